@@ -105,10 +105,8 @@ class Files:
                 f"{page}: {len(sizes)} files, {total_gb:.3g} GB, are still to be fetched into {self.folder}"
             )
             if total_gb > self.max_gb:
-                raise DataError(
-                    f"{what}; max_gb = {self.max_gb:g} allows less. Take fewer cases with limit or ids, or "
-                    f"raise max_gb."
-                )
+                why = f"{what}; max_gb = {self.max_gb:g} allows less"
+                raise DataError(f"{why}. Take fewer cases with limit or ids, or raise max_gb.")
             self.folder.mkdir(parents=True, exist_ok=True)
             free_gb = shutil.disk_usage(self.folder).free / GB
             if total_gb > free_gb:

@@ -97,10 +97,8 @@ class Repository:
         result = _checksum(part, facts.etag)
         if result != facts.etag:
             part.unlink()
-            raise DataError(
-                f"{self.page}: {name} arrived damaged: its checksum is {result}, expected {facts.etag}. "
-                f"What arrived was deleted; start again."
-            )
+            why = f"{name} arrived damaged: its checksum is {result}, expected {facts.etag}"
+            raise DataError(f"{self.page}: {why}. What arrived was deleted; start again.")
         part.replace(to)
 
     def _api(self) -> Any:

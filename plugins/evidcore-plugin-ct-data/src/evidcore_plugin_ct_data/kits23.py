@@ -76,10 +76,8 @@ class Kits23(PublishedSet):
         """Refuse queries about objects that are not given."""
         super().__post_init__()
         if self.queries and not self.instances:
-            raise RecipeError(
-                f"kits23: queries = {self.queries!r} are about single objects, and instances is false. Leave "
-                "it true."
-            )
+            why = f"queries = {self.queries!r} are about single objects, and instances is false"
+            raise RecipeError(f"kits23: {why}. Leave it true.")
 
     def _settings(self) -> dict[str, Any]:
         """Return the options, with the texts of the queries."""

@@ -65,10 +65,8 @@ def read_texts(path: Path) -> dict[str, tuple[str, ...]]:
     for name in TEMPLATES:
         texts = table.get(name) if isinstance(table, dict) else None
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise DataError(
-                f"{path}: template {name!r} must have a list of texts, got {json.dumps(texts)[:60]}. "
-                "Take MedVol-R1's template.json as it is."
-            )
+            why = f"template {name!r} must have a list of texts, got {json.dumps(texts)[:60]}"
+            raise DataError(f"{path}: {why}. Take MedVol-R1's template.json as it is.")
     return {name: tuple(table[name]) for name in TEMPLATES}
 
 

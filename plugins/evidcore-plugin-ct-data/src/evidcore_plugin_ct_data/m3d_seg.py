@@ -106,10 +106,8 @@ class M3dSeg(PublishedSet):
         result = [file for file in archives if Path(file).name.startswith(code)]
         repository = self._files.repository
         if repository is not None and not result:
-            raise DataError(
-                f"{repository.page}: commit {repository.revision[:12]} has no archive of set "
-                f"{code!r}. It has: {', '.join(archives) or 'none'}. Correct codes on the dataset."
-            )
+            why = f"{repository.page}: commit {repository.revision[:12]} has no archive of set {code!r}"
+            raise DataError(f"{why}. It has: {', '.join(archives) or 'none'}. Correct codes on the dataset.")
         return [Origin(name=file, is_archive=True) for file in result]
 
     def inside(self, member: str) -> str | None:
@@ -127,10 +125,8 @@ def _labels(known: Any, file: Path) -> list[str]:
     """Return the mask names in the order of the matrix's rows: labels 1, 2, … without the background."""
     labels = known.get("labels") if isinstance(known, dict) else None
     if not isinstance(labels, dict):
-        raise DataError(
-            f"{file}: must be a table with 'labels', 'train' and 'test', its labels are {labels!r}. Fetch it "
-            f"again."
-        )
+        why = f"must be a table with 'labels', 'train' and 'test', its labels are {labels!r}"
+        raise DataError(f"{file}: {why}. Fetch it again.")
     names = {int(value): str(name) for value, name in labels.items() if str(value).isdecimal()}
     if not names:  # the other way round, as newer lists have it
         names = {int(value): str(name) for name, value in labels.items() if str(value).isdecimal()}

@@ -65,10 +65,8 @@ def locate(image: str, files: Files, cache_folder: Path, axes: Mapping[str, str]
     """Find a stack by the path that a list gives, which ends in .npy also where slices were not stacked."""
     name = tail(image)
     if name is None or name.count("/") < 2:
-        raise DataError(
-            f"{where}: an image lies below ct_case or ct_quizze in the folder of its case, got {image!r}. "
-            f"Fetch the list again."
-        )
+        why = f"an image lies below ct_case or ct_quizze in the folder of its case, got {image!r}"
+        raise DataError(f"{where}: {why}. Fetch the list again.")
     bare = name.removesuffix(".npy")
     patient, _, stem = bare.rpartition("/")
     fields: dict[str, Any] = {"intensity": "arbitrary", "spacing_mm_zyx": UNKNOWN_SPACING_MM}

@@ -109,10 +109,8 @@ class OmniMedVqa(PublishedSet):
             file = f"{QUESTIONS}/{folder}/{name}.json"
             if (place := self._files.table(file)).is_file():
                 return file, place
-        raise DataError(
-            f"{self._files.where_from}: {ARCHIVE} has no set {name!r} in {' or '.join(self._folders)}. "
-            f"Correct sets on the dataset."
-        )
+        why = f"{ARCHIVE} has no set {name!r} in {' or '.join(self._folders)}"
+        raise DataError(f"{self._files.where_from}: {why}. Correct sets on the dataset.")
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         if self._files.repository is not None and not self.sets:

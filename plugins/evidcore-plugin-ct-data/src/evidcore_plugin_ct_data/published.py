@@ -285,10 +285,8 @@ class PublishedSet(Dataset):
     def _chosen(self, split: Split) -> Iterable[Entry]:
         """Return the entries of a split that the options leave."""
         if self.source.path is None and self._files.repository is None:
-            raise DataError(
-                f"the set needs a place: give `path`, a folder that holds it, or `revision`, a commit of "
-                f"{self._files.where_from} to fetch it from."
-            )
+            why = "the set needs a place: give `path`, a folder that holds it, or `revision`"
+            raise DataError(f"{why}, a commit of {self._files.where_from} to fetch it from.")
         entries: Iterable[Entry] = (entry for entry in self._entries(split) if self.keeps(entry.case.id))
         if wanted := self._wanted():
             entries = [entry for entry in entries if wanted & _names_of(entry)]

@@ -74,10 +74,8 @@ class RadChestCt(PublishedSet):
             where = f"{table}: line {line}, scan {scan!r}"
             patient = self._patients.get(scan)
             if patient is None:
-                raise DataError(
-                    f"{where}: {self._files.path(METADATA)} names no patient for it (column MRN_DEID), so "
-                    f"splits could share one. Fetch that table again."
-                )
+                why = f"{self._files.path(METADATA)} names no patient for it (column MRN_DEID)"
+                raise DataError(f"{where}: {why}, so splits could share one. Fetch that table again.")
             file = (Path(self.volumes) / f"{scan}.npz").as_posix()
             volume = VolumeRef(
                 path=str(self._files.path(file)),

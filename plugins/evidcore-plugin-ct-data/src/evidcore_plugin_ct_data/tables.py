@@ -66,10 +66,8 @@ def numbers(cell: str, count: int, where: str) -> tuple[float, ...]:
             return result
     except (ValueError, SyntaxError, TypeError):
         pass
-    raise DataError(
-        f"{where}: must be a list of {count} numbers as text, such as [{', '.join(['0.75'] * count)}], "
-        f"got {cell!r}. Correct the cell, or fetch the table again."
-    )
+    why = f"must be a list of {count} numbers as text, such as [{', '.join(['0.75'] * count)}], got {cell!r}"
+    raise DataError(f"{where}: {why}. Correct the cell, or fetch the table again.")
 
 
 def flag(cell: str, where: str) -> bool:

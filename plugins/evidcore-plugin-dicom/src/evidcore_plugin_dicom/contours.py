@@ -37,10 +37,8 @@ def read_contours(path: str, number: int, onto: Geometry) -> Mask:
     heights = np.array([place[:, across].mean() for place in places])  # in slices
     off = max(float(np.abs(place[:, across] - round(place[:, across].mean())).max()) for place in places)
     if off > OFF_SLICE:
-        raise DataError(
-            f"{path}: a contour lies {off:.2f} slices off the nearest slice of its volume {onto}; at "
-            f"most {OFF_SLICE} is read. Name the volume that it was drawn on."
-        )
+        why = f"a contour lies {off:.2f} slices off the nearest slice of its volume {onto}"
+        raise DataError(f"{path}: {why}; at most {OFF_SLICE} is read. Name the volume that it was drawn on.")
     beyond = np.where(np.arange(3) == across, HALF_WAY, OUTSIDE)
     ends = np.array(onto.shape_zyx) - 1 + beyond
     outside = sum(bool((place < -beyond).any() or (place > ends).any()) for place in places)

@@ -89,10 +89,8 @@ def numbers(held: Any, name: str, count: int, path: str) -> tuple[float, ...]:
     except (TypeError, ValueError):
         result = ()
     if len(result) != count or not all(math.isfinite(number) for number in result):
-        raise DataError(
-            f"{path}: {name} must hold {count} number{'s' if count > 1 else ''}, got {shown(value)}. "
-            f"Without it the image has no place or size; export the series again."
-        )
+        why = f"{name} must hold {count} number{'s' if count > 1 else ''}, got {shown(value)}"
+        raise DataError(f"{path}: {why}. Without it the image has no place or size; export the series again.")
     return result
 
 

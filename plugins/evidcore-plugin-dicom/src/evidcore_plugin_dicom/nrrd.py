@@ -96,10 +96,8 @@ def data_files(path: str) -> list[Path]:
         return []
     folder, text = Path(path).parent, str(named)
     if text.split()[0] == "LIST" or re.search(r"%\d*d", text):
-        raise DataError(
-            f"{path}: its voxels lie in several files, data file {text.splitlines()[0]!r}; one is read. "
-            f"Save it as one .nrrd, for instance with 3D Slicer."
-        )
+        why = f"its voxels lie in several files, data file {text.splitlines()[0]!r}; one is read"
+        raise DataError(f"{path}: {why}. Save it as one .nrrd, for instance with 3D Slicer.")
     return [folder / text]
 
 

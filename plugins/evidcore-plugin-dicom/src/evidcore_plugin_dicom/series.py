@@ -78,15 +78,11 @@ def open_series(ref: VolumeRef) -> Stored:
                 raise _no_hu(header.path, name, value)
         count, colours = held.get("SamplesPerPixel") or 1, held.get("PhotometricInterpretation")
         if count != 1 or colours == "PALETTE COLOR":
-            raise DataError(
-                f"{header.path}: is in colours ({colours}, {count} values a voxel), expected greys. "
-                f"Take the original series, not a secondary capture."
-            )
+            why = f"is in colours ({colours}, {count} values a voxel), expected greys"
+            raise DataError(f"{header.path}: {why}. Take the original series, not a secondary capture.")
         if held.get("ModalityLUTSequence"):
-            raise DataError(
-                f"{header.path}: scales its values by a table (ModalityLUTSequence), expected RescaleSlope "
-                f"and RescaleIntercept. Take the original series."
-            )
+            why = f"{header.path}: scales its values by a table (ModalityLUTSequence)"
+            raise DataError(f"{why}, expected RescaleSlope and RescaleIntercept. Take the original series.")
         if patient := str(held.get("PatientID") or "").strip():
             first.setdefault(patient, Path(header.path).name)
     if len(first) > 1:
@@ -179,10 +175,8 @@ def _images(folder: Path) -> list[Header]:
             uid and uid.is_private and header.series
         )  # the series is read well after a whole class
         if not is_other and not is_makers_own:  # it may be a lost image
-            raise DataError(
-                f"{header.path}: lies in a DICOM folder and has no Rows, though its class is "
-                f"{shown(uid.name)}. The file is cut off within its header. {AGAIN}"
-            )
+            why = f"lies in a DICOM folder and has no Rows, though its class is {shown(uid.name)}"
+            raise DataError(f"{header.path}: {why}. The file is cut off within its header. {AGAIN}")
     return [header for header in headers if header.is_image]
 
 

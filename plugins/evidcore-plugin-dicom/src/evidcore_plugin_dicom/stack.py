@@ -38,10 +38,8 @@ def stack(frames: list[Frame], path: str) -> tuple[list[Frame], FileGrid]:
                     f"Move localizers and other images out of the folder."
                 )
     if len(frames) < 2:
-        raise DataError(
-            f"{path}: is a 2D image, {first.columns}x{first.rows} in a series of 1; a volume has at least 2 "
-            f"images. Name the folder of the whole series."
-        )
+        why = f"is a 2D image, {first.columns}x{first.rows} in a series of 1; a volume has at least 2 images"
+        raise DataError(f"{path}: {why}. Name the folder of the whole series.")
     along = np.array([frame.place @ first.normal for frame in frames])
     order = np.argsort(along, kind="stable")
     ordered = [frames[number] for number in order]

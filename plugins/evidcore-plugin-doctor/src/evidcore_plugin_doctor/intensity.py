@@ -77,10 +77,8 @@ def not_hounsfield(volume: Volume) -> Remark | None:
     lowest = float(np.quantile(sample, 0.001))
     high_share, peak = _share(sample, 850, 1250), _peak(sample, 850, 1250)
     if lowest < NEGATED_HU and high_share > SHARE / 2 and _share(sample, -np.inf, -700) < LITTLE:
-        return error(
-            f"air seems to lie at {peak:.0f} HU and bone below {lowest:.0f} HU: the values are negated. "
-            "Air lies at -1000 HU. Multiply by -1, or convert the series again."
-        )
+        why = f"air seems to lie at {peak:.0f} HU and bone below {lowest:.0f} HU: the values are negated"
+        return error(f"{why}. Air lies at -1000 HU. Multiply by -1, or convert the series again.")
     if lowest > -100 and high_share > SHARE:
         return error(
             f"soft tissue lies at {peak:.0f} HU and the lowest value is {low:g}: the intercept was not "
@@ -88,18 +86,14 @@ def not_hounsfield(volume: Volume) -> Remark | None:
             f"again."
         )
     if tissue < LITTLE and _share(sample, -1200, -300) < 1 - LITTLE:
-        return warning(
-            f"{100 * tissue:.2g} % of the voxels lie within -200..200 HU, where soft tissue is; values run "
-            f"from {low:g} to {high:g}. {_REMEDY}"
-        )
+        why = f"{100 * tissue:.2g} % of the voxels lie within -200..200 HU, where soft tissue is"
+        return warning(f"{why}; values run from {low:g} to {high:g}. {_REMEDY}")
     if low >= -20:
         return warning(f"the lowest value is {low:g}: no air and no fat, which every CT holds. {_REMEDY}")
     is_high = AIR_HU[1] < lowest < NO_LUNG_HU and _share(sample, lowest, lowest + PILE_HU) > SHARE / 2
     if is_high or _share(sample, -np.inf, AIR_HU[0]) > LITTLE:
-        return error(
-            f"the values begin at {lowest:.0f} HU, with many voxels: air lies at -1000 HU, and nothing in a "
-            f"body below. They were scaled, shifted or clipped. {_REMEDY}"
-        )
+        why = f"the values begin at {lowest:.0f} HU, with many voxels: air lies at -1000 HU"
+        return error(f"{why}, and nothing in a body below. They were scaled, shifted or clipped. {_REMEDY}")
     width = float(np.quantile(sample, 0.99)) - lowest
     if lowest >= MR_LOWEST_HU and width >= MR_WIDTH_HU:
         return warning(
@@ -174,10 +168,8 @@ def cut_away(volume: Volume) -> Iterator[Remark]:
     """Yield that the background of a CT was filled with zeros."""
     zeros = float(np.mean(volume.array == 0))
     if zeros > ZERO_SHARE:
-        yield warning(
-            f"{100 * zeros:.0f} % of the voxels are exactly 0 HU, which is water: the background was cut "
-            f"away. Fill it with air (-1000 HU)."
-        )
+        why = f"{100 * zeros:.0f} % of the voxels are exactly 0 HU, which is water"
+        yield warning(f"{why}: the background was cut away. Fill it with air (-1000 HU).")
 
 
 def runs(numbers: list[int], most: int = 4) -> str:

@@ -162,10 +162,8 @@ def _exchanged(path: str, volume: Volume) -> str:
     whole = volume.file_geometry.shape_zyx
     if shape == whole or sorted(shape) != sorted(whole):
         return ""
-    return (
-        f"the mask has {shape} voxels (z, y, x), its volume {whole}: axes stand in each other's place. "
-        "Write it again as the volume was written."
-    )
+    why = f"the mask has {shape} voxels (z, y, x), its volume {whole}: axes stand in each other's place"
+    return f"{why}. Write it again as the volume was written."
 
 
 def read_masks(
@@ -216,10 +214,8 @@ def better_turn(volume: Volume, mask: Mask) -> str | None:
     fit, how = max((_fit(volume, other) or 0.0, how) for how, other in turned.items())
     if fit < max(FIT, TIMES * own):
         return None
-    return (
-        f"its outline follows no edge of the scan ({own:.2f} times the slope within), and {how} it does "
-        f"({fit:.2f} times)"
-    )
+    why = f"its outline follows no edge of the scan ({own:.2f} times the slope within)"
+    return f"{why}, and {how} it does ({fit:.2f} times)"
 
 
 def _fit(volume: Volume, mask: Mask) -> float | None:

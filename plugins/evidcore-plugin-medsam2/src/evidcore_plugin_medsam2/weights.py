@@ -39,10 +39,8 @@ class Source:
                 f"medsam2: name file or folder, not both; got {self.file!r} and {self.folder!r}."
             )
         if not (self.file or self.folder) and not (self.id and self.revision):
-            raise RecipeError(
-                f"medsam2: the weights need a file, a folder, or id and revision; got id = {self.id!r}, "
-                f"revision = {self.revision!r}."
-            )
+            why = "the weights need a file, a folder, or id and revision"
+            raise RecipeError(f"medsam2: {why}; got id = {self.id!r}, revision = {self.revision!r}.")
 
     def __str__(self) -> str:
         return self.file or self.folder or "/".join(filter(None, (f"{self.id}@{self.revision}", self.name)))
@@ -78,19 +76,15 @@ class Source:
         from safetensors import SafetensorError
 
         if self.folder and not (recipe_folder / self.folder / "config.json").is_file():
-            raise DataError(
-                f"{recipe_folder / self.folder}: holds no config.json. Name a folder that save_pretrained "
-                f"wrote, or a checkpoint as `file`."
-            )
+            why = f"{recipe_folder / self.folder}: holds no config.json"
+            raise DataError(f"{why}. Name a folder that save_pretrained wrote, or a checkpoint as `file`.")
         place = str(recipe_folder / self.folder) if self.folder else self.id
         kind = transformers.Sam2VideoModel
         try:
             config = transformers.AutoConfig.from_pretrained(place, revision=self.revision or None)
             if not isinstance(config, transformers.Sam2VideoConfig):
-                raise DataError(
-                    f"{self}: is a model of type {config.model_type!r}, and medsam2 tracks with "
-                    f"'sam2_video'. Name one such as facebook/sam2.1-hiera-tiny."
-                )
+                why = f"is a model of type {config.model_type!r}, and medsam2 tracks with 'sam2_video'"
+                raise DataError(f"{self}: {why}. Name one such as facebook/sam2.1-hiera-tiny.")
             with torch.random.fork_rng(devices=[]):
                 model, result = kind.from_pretrained(
                     place,
@@ -108,10 +102,8 @@ class Source:
             if result[key]
         ]
         if wrong:
-            raise DataError(
-                f"{self}: its tensors are not those of a Sam2VideoModel of its config. {'; '.join(wrong)}. "
-                f"Name another folder."
-            )
+            why = f"its tensors are not those of a Sam2VideoModel of its config. {'; '.join(wrong)}"
+            raise DataError(f"{self}: {why}. Name another folder.")
         return cast("Sam2VideoModel", model)
 
     def _not_had(self, cause: BaseException) -> str:

@@ -71,10 +71,8 @@ def _together(prompt: Prompt, names: Sequence[str], volume: Volume) -> Mask:
     for name in names:
         if name not in case.masks:
             listing = ", ".join(sorted(case.masks)) or "none"
-            raise DataError(
-                f"case {case.id!r}: prompt {prompt.id!r} is answered by mask {name!r}, which the case lacks. "
-                f"It has: {listing}. Correct the data set."
-            )
+            why = f"prompt {prompt.id!r} is answered by mask {name!r}, which the case lacks"
+            raise DataError(f"case {case.id!r}: {why}. It has: {listing}. Correct the data set.")
         try:
             result |= read_mask(case.masks[name], like=volume)
         except DataError as cause:

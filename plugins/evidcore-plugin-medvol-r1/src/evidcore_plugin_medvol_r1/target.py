@@ -53,10 +53,8 @@ def shown_slices(parts: Sequence[Part]) -> dict[int, VisualPart]:
 def require_one_volume(case: Case) -> None:
     """Refuse a case of which slices cannot be named."""
     if len(case.volumes) != 1:
-        raise DataError(
-            f"case {case.id!r}: has {len(case.volumes)} volumes, and a slice is named by its index alone. "
-            "Ask about cases with one volume."
-        )
+        why = f"has {len(case.volumes)} volumes, and a slice is named by its index alone"
+        raise DataError(f"case {case.id!r}: {why}. Ask about cases with one volume.")
 
 
 def measure(case: Case, names: Sequence[str], cache_folder: Path, rule: Rule = WHOLE) -> Target:

@@ -253,10 +253,8 @@ def given(case: Case) -> Sequence[Query]:
     for query in case.queries:
         if missing := next((name for name in query.masks if name not in case.masks), None):
             listing = ", ".join(sorted(case.masks)) or "none"
-            raise DataError(
-                f"case {case.id!r}: query {query.id!r} is answered by mask {missing!r}, which the case lacks."
-                f" It has: {listing}. Correct the data set."
-            )
+            why = f"query {query.id!r} is answered by mask {missing!r}, which the case lacks"
+            raise DataError(f"case {case.id!r}: {why}. It has: {listing}. Correct the data set.")
     return case.queries
 
 
@@ -299,9 +297,7 @@ def read_descriptions(path: Path) -> dict[str, tuple[str, ...]]:
     result: dict[str, tuple[str, ...]] = {}
     for name, texts in table.items():
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise DataError(
-                f"{path}: {name!r} must have a list of texts, got {json.dumps(texts)[:60]}. "
-                "Correct the entry."
-            )
+            why = f"{name!r} must have a list of texts, got {json.dumps(texts)[:60]}"
+            raise DataError(f"{path}: {why}. Correct the entry.")
         result[name.lower()] = (*result.get(name.lower(), ()), *texts)
     return result

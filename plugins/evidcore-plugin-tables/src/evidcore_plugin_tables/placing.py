@@ -64,10 +64,8 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
     names = list(dict.fromkeys(name for record in records for name in record))
     for what, columns in named.items():
         if what not in USUAL:
-            raise DataError(
-                f"--column {what}={columns}: a column holds one of {', '.join(USUAL)}, got {what!r}."
-                f"{did_you_mean(what, USUAL)}"
-            )
+            why = f"a column holds one of {', '.join(USUAL)}"
+            raise DataError(f"--column {what}={columns}: {why}, got {what!r}.{did_you_mean(what, USUAL)}")
         for one in columns.split(",") if what == "options" else [columns]:
             if one not in names:
                 raise DataError(
@@ -151,15 +149,11 @@ def _answers(table: Path, records: Sequence[Record], given: Mapping[str, Any], c
         counts[form, first] = sum(_reads(record, columns, str(table), mistakes) for record in records)
     form, first = max(counts, key=lambda key: counts[key])  # of equals the first: letters before numbers
     if counts[form, first] <= _MOST * len(records):
-        raise DataError(
-            f"{table}: column {column!r} was taken for {WHAT['answer']}, and most of its cells name no "
-            f"option: {mistakes[0]} Say another column with --column answer=NAME."
-        )
+        why = f"column {column!r} was taken for {WHAT['answer']}, and most of its cells name no option"
+        raise DataError(f"{table}: {why}: {mistakes[0]} Say another column with --column answer=NAME.")
     if form == "index" and counts["index", 0] == counts["index", 1]:
-        raise DataError(
-            f"{table}: the numbers in column {column!r} fit options that are counted from 0 and from 1. "
-            "Write letters or the options' texts in their place."
-        )
+        why = f"the numbers in column {column!r} fit options that are counted from 0 and from 1"
+        raise DataError(f"{table}: {why}. Write letters or the options' texts in their place.")
     return {**({"answer_is": form} if form != "letter" else {}), **({"first_index": first} if first else {})}
 
 

@@ -134,10 +134,8 @@ class Gathered:
         columns = self.columns
         image = written(record[columns.image_column])
         if not image:
-            raise DataError(
-                f"{self.table}: {place}: column {columns.image_column!r} is empty. "
-                f"Name the picture or volume."
-            )
+            why = f"{place}: column {columns.image_column!r} is empty"
+            raise DataError(f"{self.table}: {why}. Name the picture or volume.")
         where = f"{self.table}: {place}, case {image!r}"
         identity = written(record[columns.id_column]) if columns.id_column else place.replace(" ", "-")
         if not identity:
@@ -189,16 +187,12 @@ class Gathered:
                 f"Name one picture, or give masks in column 'masks' (masks_column)."
             )
         if boxes and not case.volumes[0].path.lower().endswith(PICTURES):
-            raise DataError(
-                f"{where}: boxes lie on a picture ({', '.join(PICTURES)}), got {case.volumes[0].path!r}. "
-                f"Give a volume masks in column 'masks' (masks_column)."
-            )
+            why = f"boxes lie on a picture ({', '.join(PICTURES)}), got {case.volumes[0].path!r}"
+            raise DataError(f"{where}: {why}. Give a volume masks in column 'masks' (masks_column).")
         for name in boxes:
             if name in case.masks:
-                raise DataError(
-                    f"{where}: {shown(name)} has boxes here and a mask in column "
-                    f"{self.columns.masks_column!r}. Rename or drop one."
-                )
+                why = f"{shown(name)} has boxes here and a mask in column {self.columns.masks_column!r}"
+                raise DataError(f"{where}: {why}. Rename or drop one.")
         return CaseBoxes(boxes, where)
 
     def _split(self, record: Record, case: Case, where: str) -> Split:
@@ -232,10 +226,8 @@ class Gathered:
                 columns = self.columns
                 is_long = column in {columns.report_column, columns.masks_column, columns.boxes_column}
                 differs = "another text" if is_long else f"{shown(now)}, not {shown(before)},"
-                raise DataError(
-                    f"{where}: column {column!r} says {differs} than an earlier record of this image. "
-                    f"Make the records of one image agree."
-                )
+                why = f"column {column!r} says {differs} than an earlier record of this image"
+                raise DataError(f"{where}: {why}. Make the records of one image agree.")
         if is_new and case.patient is not None:
             other, other_split = self._homes.setdefault(case.patient, (case.id, split))
             if other_split != split:

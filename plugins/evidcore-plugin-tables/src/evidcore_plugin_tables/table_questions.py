@@ -80,10 +80,8 @@ def question_of(
             return None
         options = ("yes", "no")
     if not 2 <= len(options) <= len(LETTERS):
-        raise DataError(
-            f"{where}: a question has 2 to {len(LETTERS)} options, got {len(options)}: "
-            f"{_all_shown(options)}. Correct the options, or drop the row."
-        )
+        why = f"a question has 2 to {len(LETTERS)} options, got {len(options)}: {_all_shown(options)}"
+        raise DataError(f"{where}: {why}. Correct the options, or drop the row.")
     same = next((option for index, option in enumerate(options) if option in options[:index]), None)
     if same is not None:
         raise DataError(f"{where}: option {shown(same)} stands twice. Correct one, or drop the row.")
@@ -129,10 +127,8 @@ def _options(record: Record, columns: QuestionColumns, where: str) -> tuple[str,
     while options and not options[-1]:
         options.pop()
     if "" in options:
-        raise DataError(
-            f"{where}: option {LETTERS[options.index('') % len(LETTERS)]} is empty, but a later one is not: "
-            f"{_all_shown(options)}. Fill it, or move the others up."
-        )
+        why = f"option {LETTERS[options.index('') % len(LETTERS)]} is empty, but a later one is not"
+        raise DataError(f"{where}: {why}: {_all_shown(options)}. Fill it, or move the others up.")
     return tuple(_without_letters(options))
 
 
@@ -181,10 +177,8 @@ def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, wher
         "index": f"a whole number from {first} to {first + len(options) - 1}",
         "text": f"the text of one of {_all_shown(options)}",
     }[columns.answer_is]
-    raise DataError(
-        f"{where}, column {columns.answer_column!r}: expected {expected}, got {shown(value)}. "
-        f"Correct the cell{_other_form(value, options, columns)}."
-    )
+    why = f"{where}, column {columns.answer_column!r}: expected {expected}, got {shown(value)}"
+    raise DataError(f"{why}. Correct the cell{_other_form(value, options, columns)}.")
 
 
 def _other_form(value: Any, options: tuple[str, ...], columns: QuestionColumns) -> str:

@@ -74,10 +74,8 @@ class Implant(Dataset):
     def __post_init__(self) -> None:
         """Refuse a mask for a kind that is not planted; nothing is read before cases are asked for."""
         for kind in (self.inside or {}).keys() - set(self.kinds):
-            raise RecipeError(
-                f"implant: inside names {kind!r}, but kinds are {', '.join(self.kinds) or 'none'}. "
-                "Add it to kinds, or drop it here."
-            )
+            why = f"inside names {kind!r}, but kinds are {', '.join(self.kinds) or 'none'}"
+            raise RecipeError(f"implant: {why}. Add it to kinds, or drop it here.")
         self.findings = tuple(dict.fromkeys([*self.source.findings, *self.kinds]))
         self.left_out: dict[Split, dict[str, str]] = {}
 
@@ -193,15 +191,11 @@ class Implant(Dataset):
 
     def _faults(self, case: Case) -> Iterator[str]:
         if len(case.volumes) != 1:
-            yield (
-                f"lesions are planted into one volume, the case has {len(case.volumes)}. "
-                "Leave one in the source's table."
-            )
+            why = f"lesions are planted into one volume, the case has {len(case.volumes)}"
+            yield f"{why}. Leave one in the source's table."
         if case.volumes[0].intensity != "hu":
-            yield (
-                f"lesions are planted in HU, the volume's intensity is {case.volumes[0].intensity!r}. "
-                "Set intensity = 'hu' on the source if the values are HU."
-            )
+            why = f"lesions are planted in HU, the volume's intensity is {case.volumes[0].intensity!r}"
+            yield f"{why}. Set intensity = 'hu' on the source if the values are HU."
         for kind in sorted(case.masks.keys() & set(self.kinds)):
             yield f"the source has a mask {kind!r} already. Rename it, or leave the kind out."
         for kind, region in (self.inside or {}).items():
