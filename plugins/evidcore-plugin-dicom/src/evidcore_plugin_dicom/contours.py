@@ -95,17 +95,14 @@ def fill(corners: Array, shape: tuple[int, ...]) -> Mask:
 def _corners(contour: Dataset, path: str, number: int) -> Array:
     kind = contour.get("ContourGeometricType")
     if kind not in CLOSED:
-        raise DataError(
-            f"{path}: region {number} has a contour of type {shown(kind)}, which encloses nothing; expected "
-            f"{' or '.join(sorted(CLOSED))}. Draw it closed, or leave the region out."
-        )
+        why = f"region {number} has a contour of type {shown(kind)}, which encloses nothing"
+        expected = " or ".join(sorted(CLOSED))
+        raise DataError(f"{path}: {why}; expected {expected}. Draw it closed, or leave the region out.")
     try:
         corners = np.array([float(value) for value in contour.ContourData]).reshape(-1, 3)
     except (AttributeError, TypeError, ValueError):
         corners = np.empty((0, 3))
     if len(corners) < 3 or not np.isfinite(corners).all():
-        raise DataError(
-            f"{path}: region {number} has a contour of {len(corners)} readable corners, expected at least 3, "
-            f"each x, y, z. Export the structure set again."
-        )
+        why = f"region {number} has a contour of {len(corners)} readable corners"
+        raise DataError(f"{path}: {why}, expected at least 3, each x, y, z. Export the structure set again.")
     return corners

@@ -105,10 +105,9 @@ def fill(model: Sam2VideoModel, tensors: Mapping[str, Tensor], path: Path) -> No
         if listed
     ]
     if wrong:
-        raise DataError(
-            f"{path}: its {len(tensors)} tensors are not those of MedSAM2 (SAM 2.1 Hiera-T, 512 px). "
-            f"{'; '.join(wrong)}. Name another checkpoint, for instance MedSAM2_latest.pt of wanglab/MedSAM2."
-        )
+        why = f"its {len(tensors)} tensors are not those of MedSAM2 (SAM 2.1 Hiera-T, 512 px)"
+        remedy = "Name another checkpoint, for instance MedSAM2_latest.pt of wanglab/MedSAM2."
+        raise DataError(f"{path}: {why}. {'; '.join(wrong)}. {remedy}")
     model.load_state_dict(state)
 
 

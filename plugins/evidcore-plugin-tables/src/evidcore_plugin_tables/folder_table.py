@@ -97,10 +97,7 @@ def _empty_cells(where: str, row: Row, columns: FolderColumns) -> Iterator[str]:
         why = f"{where}: case {case!r} has split {shown(split)}"
         yield f"{why}, expected one of {', '.join(splits)}.{did_you_mean(split, splits)} Correct the cell."
     if patient and not row[patient]:
-        yield (
-            f"{where}: case {case!r} names no patient. Fill column {patient!r}, "
-            f'or set patient_column = "" if patients are not known.'
-        )
+        yield f"{where}: case {case!r} {no_patient(patient)}"
 
 
 def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: FolderColumns) -> Iterator[str]:
@@ -118,6 +115,11 @@ def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: FolderColumn
         if other_split != split:
             why = f"{table}: line {line}: patient {patient!r} is in two splits"
             yield f"{why}: case {other!r} in {other_split!r}, case {case!r} in {split!r}. Move one of them."
+
+
+def no_patient(column: str) -> str:
+    """Return what is wrong with a row whose cell of the patient is empty, and what to do."""
+    return f'names no patient. Fill column {column!r}, or set patient_column = "" if patients are not known.'
 
 
 def stated_by(column: str) -> str | None:

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from evidcore.api import DataError
 from evidcore.case import Split
@@ -13,6 +13,7 @@ from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.csv_rows import WORDS, meanings, shown
 from evidcore_plugin_tables.table_questions import (
     USUAL_OPTIONS,
+    AnswerForm,
     QuestionColumns,
     is_yes_or_no,
     question_of,
@@ -26,12 +27,7 @@ SPLITS: Mapping[str, Split] = meanings("splits")
 SEPARATORS = ("|", ";", "\n", "/", ",")
 _LETTERED = re.compile(rf"(?:(?:option|choice|answer)[ _-]?)?([{LETTERS}]|[1-9])", re.IGNORECASE)
 _LOOKED_AT = 200  # records
-_FORMS: Sequence[tuple[Literal["letter", "index", "text"], int]] = (
-    ("letter", 0),
-    ("text", 0),
-    ("index", 0),
-    ("index", 1),
-)
+_FORMS: Sequence[tuple[AnswerForm, int]] = (("letter", 0), ("text", 0), ("index", 0), ("index", 1))
 _MOST = 0.5  # of the cells that must read as what a column is taken for
 
 
@@ -68,10 +64,8 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
             raise DataError(f"--column {what}={columns}: {why}, got {what!r}.{did_you_mean(what, USUAL)}")
         for one in columns.split(",") if what == "options" else [columns]:
             if one not in names:
-                raise DataError(
-                    f"--column {what}={columns}: {table} has no column {one!r}."
-                    f"{did_you_mean(one, names)} It has: {', '.join(names)}."
-                )
+                why = f"{table} has no column {one!r}.{did_you_mean(one, names)}"
+                raise DataError(f"--column {what}={columns}: {why} It has: {', '.join(names)}.")
     first = records[:_LOOKED_AT]
     plain = {re.sub(r"[\s-]+", "_", name.strip().casefold()): name for name in reversed(names)}
     usual = {what: next((plain[it] for it in known if it in plain), "") for what, known in USUAL.items()}
