@@ -67,11 +67,9 @@ class M3dSeg(PublishedSet):
         pairs = known.get("test" if split == "test" else "train", [])
         axes = {**KNOWN_AXES, **(self.axes or {})}.get(code)
         if axes is None:
-            raise DataError(
-                f"{file}: the arrays of set {code!r} do not say where their axes run to, so left and right "
-                f"are unknown. Look at one, then set on the dataset what is true, such as "
-                f'axes = {{ {code} = "LPS" }}.'
-            )
+            why = f"the arrays of set {code!r} do not say where their axes run to"
+            remedy = f'set on the dataset what is true, such as axes = {{ {code} = "LPS" }}.'
+            raise DataError(f"{file}: {why}, so left and right are unknown. Look at one, then {remedy}")
         for index, pair in enumerate(pairs):
             image, label = _paths(pair, f"{file}: entry {index} of {split!r}")
             parts = image.split("/")  # CODE/case/image.npy, in the older layout CODE/case.npy
@@ -79,12 +77,8 @@ class M3dSeg(PublishedSet):
             case_id = f"{parts[0]}/{last}"
             if split != "test" and split != drawn_split(case_id, validation_share=self.validation_share):
                 continue
-            volume = VolumeRef(
-                path=str(self._files.path(image)),
-                intensity="arbitrary",
-                axes=axes,
-                spacing_mm_zyx=UNKNOWN_SPACING_MM,
-            )
+            path, step_mm = str(self._files.path(image)), UNKNOWN_SPACING_MM
+            volume = VolumeRef(path=path, intensity="arbitrary", axes=axes, spacing_mm_zyx=step_mm)
             masks = {
                 name: MaskRef(path=str(self._files.path(label)), key=str(row), axes=axes)
                 for row, name in enumerate(names)
@@ -141,7 +135,6 @@ def _paths(pair: Any, where: str) -> tuple[str, str]:
         raise DataError(f"{where}: must name an image and a label, got {pair!r}. Fetch the list again.")
     image, label = (_from_code(str(pair[kind])) for kind in ("image", "label"))
     if image is None or label is None:
-        raise DataError(
-            f"{where}: a path holds the set's code, four digits, got {pair!r}. Fetch the list again."
-        )
+        why = f"a path holds the set's code, four digits, got {pair!r}"
+        raise DataError(f"{where}: {why}. Fetch the list again.")
     return image, label

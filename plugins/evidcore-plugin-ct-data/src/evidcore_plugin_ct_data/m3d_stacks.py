@@ -123,13 +123,11 @@ def stack(folder: Path, to: Path) -> None:
             with Image.open(path, formats=("PNG", "JPEG")) as picture:
                 pictures.append(np.asarray(picture.convert("L")))
         except (UnidentifiedImageError, OSError) as cause:
-            raise DataError(
-                f"{path}: is no readable picture ({cause}). Fetch it again or remove it."
-            ) from cause
+            why = f"is no readable picture ({cause})"
+            raise DataError(f"{path}: {why}. Fetch it again or remove it.") from cause
     usual = Counter(picture.shape for picture in pictures).most_common(1)
     same_size = [picture for picture in pictures if picture.shape == usual[0][0]]
     if len(same_size) < 2:
-        raise DataError(
-            f"{folder}: holds {len(same_size)} slices of one size, a volume has at least 2. Leave it out."
-        )
+        why = f"holds {len(same_size)} slices of one size, a volume has at least 2"
+        raise DataError(f"{folder}: {why}. Leave it out.")
     np.save(to, np.stack(same_size))

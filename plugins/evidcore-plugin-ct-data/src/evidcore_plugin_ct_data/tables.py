@@ -74,7 +74,6 @@ def flag(cell: str, where: str) -> bool:
     """Read a binary label: 0 or 1, also written 0.0 or 1.0."""
     known = {"0": False, "0.0": False, "1": True, "1.0": True}
     if cell.strip() not in known:
-        raise DataError(
-            f"{where}: a label is 0 or 1, got {cell!r}. Correct the cell, or fetch the table again."
-        )
+        why = f"a label is 0 or 1, got {cell!r}"
+        raise DataError(f"{where}: {why}. Correct the cell, or fetch the table again.")
     return known[cell.strip()]

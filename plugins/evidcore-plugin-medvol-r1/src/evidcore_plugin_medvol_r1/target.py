@@ -57,6 +57,14 @@ def require_one_volume(case: Case) -> None:
         raise DataError(f"case {case.id!r}: {why}. Ask about cases with one volume.")
 
 
+def require_masks(case: Case, names: Sequence[str], asked: str) -> None:
+    """Refuse what is asked of a case, and answered by a mask that it lacks."""
+    if missing := next((name for name in names if name not in case.masks), None):
+        listing = ", ".join(sorted(case.masks)) or "none"
+        why = f"{asked} is answered by mask {missing!r}, which the case lacks"
+        raise DataError(f"case {case.id!r}: {why}. It has: {listing}. Correct the data set.")
+
+
 def measure(case: Case, names: Sequence[str], cache_folder: Path, rule: Rule = WHOLE) -> Target:
     """Measure the masks that answer a question, together; read once for each state of their files.
 
