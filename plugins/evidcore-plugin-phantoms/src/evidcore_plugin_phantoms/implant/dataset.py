@@ -200,10 +200,9 @@ class Implant(Dataset):
             yield f"the source has a mask {kind!r} already. Rename it, or leave the kind out."
         for kind, region in (self.inside or {}).items():
             if region not in case.masks:
-                yield (
-                    f"there is no mask {region!r} to plant a {kind} in. It has: "
-                    f"{', '.join(sorted(case.masks)) or 'none'}. Correct inside, or give the mask."
-                )
+                listed = ", ".join(sorted(case.masks)) or "none"
+                why = f"there is no mask {region!r} to plant a {kind} in. It has: {listed}"
+                yield f"{why}. Correct inside, or give the mask."
 
     def _wishes(self, case: Case, copy: int) -> list[LesionSpec]:
         draws = self._rng(case, copy, "wishes").random(len(self.kinds))
@@ -232,10 +231,9 @@ class Implant(Dataset):
         report = _report(self._rng(case, copy, "words"), absent, lesions)
         spans = iter(report.spans)
         findings |= {kind: Finding(name=kind, state="absent", span=next(spans)) for kind in absent}
-        for lesion in lesions:
-            findings[lesion.kind] = Finding(
-                name=lesion.kind, side=lesion.side, size_mm=lesion.size_mm, span=next(spans)
-            )
+        for each in lesions:
+            span = next(spans)
+            findings[each.kind] = Finding(name=each.kind, side=each.side, size_mm=each.size_mm, span=span)
         # the scan in the cache is written straight, in HU, with its true spacing
         plain = VolumeRef(path=str(folder / VOLUME), intensity=case.volumes[0].intensity)
         notes = {
