@@ -96,7 +96,7 @@ def compared(
     ]
     if worded := int((was["words"] != now["words"]).sum()):
         notes.append(f"{worded} questions are worded otherwise, or have their options in another order")
-    if other := int((worth_before["gold"] != worth_after["gold"]).sum()):
+    if other := int((was["gold"] != now["gold"]).sum()):
         notes.append(f"{other} questions have another right answer")
     return Comparison(
         before=names[0], after=names[1], metric=metric or "value", notes=tuple(notes),

@@ -89,7 +89,7 @@ class AbdomenAtlas(PublishedSet):
             report=Report(text=text) if text else None,
             findings=tuple(_finding(name, row, where) for name in LESIONS),
             masks={
-                path.name.removesuffix(".nii.gz").replace("_", " "): MaskRef(path=str(path)) for path in hits
+                hit.name.removesuffix(".nii.gz").replace("_", " "): MaskRef(path=str(hit)) for hit in hits
             },
         )
 
@@ -134,6 +134,5 @@ def _finding(name: str, row: Row, where: str) -> Finding:
     if state == "present" and row[diameter].strip():
         size_mm = number(row[diameter], f"{where}, column {diameter!r}") * 10
     place = row.get(f"largest {name} location (left, right)", "").strip().lower()
-    return Finding(
-        name=name, state=state, size_mm=size_mm, side=SIDES.get(place) if state == "present" else None
-    )
+    side = SIDES.get(place) if state == "present" else None
+    return Finding(name=name, state=state, size_mm=size_mm, side=side)

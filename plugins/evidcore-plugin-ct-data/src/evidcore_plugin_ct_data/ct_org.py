@@ -70,8 +70,8 @@ class CtOrg(PublishedSet):
             if (part := _VOLUME.fullmatch(path.name))
         ]
         if not result:
-            raise (DataError if self._files.folder.is_dir() else NotDownloadedError)(
-                f"{self._files.folder}: holds no files volume-0.nii.gz and so on, nor a folder volumes with "
-                f"them. Fetch CT-ORG from {self.page}, or correct path on the dataset."
-            )
+            error = DataError if self._files.folder.is_dir() else NotDownloadedError
+            why = "holds no files volume-0.nii.gz and so on, nor a folder volumes with them"
+            remedy = f"Fetch CT-ORG from {self.page}, or correct path on the dataset."
+            raise error(f"{self._files.folder}: {why}. {remedy}")
         return sorted(result)

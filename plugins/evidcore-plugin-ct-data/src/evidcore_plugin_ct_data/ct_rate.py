@@ -98,18 +98,15 @@ class CtRate(PublishedSet):
         by_name = {column.strip().lower(): column for column in (first[1] if first else ())}
         for name in CT_RATE_FINDINGS:
             if name not in by_name:
-                raise DataError(
-                    f"{labels}: has no column {name.capitalize()!r}, one of the 18 labels. Fetch it again."
-                )
+                why = f"has no column {name.capitalize()!r}, one of the 18 labels"
+                raise DataError(f"{labels}: {why}. Fetch it again.")
         columns = {name: by_name[name] for name in CT_RATE_FINDINGS}
         for line, row in read_rows(labels, ["VolumeName", *columns.values()]):
             name = row["VolumeName"].removesuffix(".nii.gz")
             where = f"{labels}: line {line}, volume {name!r}"
             pieces = name.split("_")  # of patient, scan and reconstruction
             if len(pieces) != 4 or not all(pieces):
-                raise DataError(
-                    f"{where}: a volume is named like train_12_a_1.nii.gz. Fetch the table again."
-                )
+                raise DataError(f"{where}: names are like train_12_a_1.nii.gz. Fetch the table again.")
             patient, scan = "_".join(pieces[:2]), "_".join(pieces[:3])
             if self.reconstructions == "first" and pieces[3] != "1":
                 continue
@@ -142,35 +139,24 @@ class CtRate(PublishedSet):
         row = self._by_volume(part["metadata"], GEOMETRY).get(name)
         table = self._files.path(f"dataset/{part['metadata']}")
         if row is None:
-            return VolumeRef(path=path), (
-                f"{table}: has no row for {name!r}, so its values and spacing in tree 'plain' are unknown. "
-                f"Fetch the table again, or read tree 'fixed'."
-            )
+            why = f"has no row for {name!r}, so its values and spacing in tree 'plain' are unknown"
+            fault = f"{table}: {why}. Fetch the table again, or read tree 'fixed'."
+            return VolumeRef(path=path), fault
         where = f"{table}: volume {name!r}, column"
-        steps_mm = (
-            *numbers(row["XYSpacing"], 2, f"{where} 'XYSpacing'"),
-            number(row["ZSpacing"], f"{where} 'ZSpacing'"),
+        slope, intercept, dz = (
+            number(row[column], f"{where} {column!r}")
+            for column in ("RescaleSlope", "RescaleIntercept", "ZSpacing")
         )
+        dx, dy = numbers(row["XYSpacing"], 2, f"{where} 'XYSpacing'")
         orientation = numbers(row["ImageOrientationPatient"], 6, f"{where} 'ImageOrientationPatient'")
-        axes, spacing_mm_zyx, degrees = stored_grid(orientation, steps_mm)
-        volume = VolumeRef(
-            path=path,
-            intensity="hu",
-            rescale=(
-                number(row["RescaleSlope"], f"{where} 'RescaleSlope'"),
-                number(row["RescaleIntercept"], f"{where} 'RescaleIntercept'"),
-            ),
-            spacing_mm_zyx=spacing_mm_zyx,
-            axes=axes,
-        )
-        fault = None
-        if degrees > MOST_TILT_DEGREES:
-            fault = (
-                f"{table}: volume {name!r} leans by {degrees:.1f}° (ImageOrientationPatient "
-                f"{row['ImageOrientationPatient']}), at most {MOST_TILT_DEGREES:g}° is read from tree "
-                f"'plain'. Read tree 'fixed'."
-            )
-        return volume, fault
+        axes, spacing, degrees = stored_grid(orientation, (dx, dy, dz))
+        rescale = (slope, intercept)
+        volume = VolumeRef(path=path, intensity="hu", rescale=rescale, spacing_mm_zyx=spacing, axes=axes)
+        if degrees <= MOST_TILT_DEGREES:
+            return volume, None
+        tilt = f"leans by {degrees:.1f}° (ImageOrientationPatient {row['ImageOrientationPatient']})"
+        most = f"at most {MOST_TILT_DEGREES:g}° is read from tree 'plain'"
+        return volume, f"{table}: volume {name!r} {tilt}, {most}. Read tree 'fixed'."
 
     def _by_volume(self, name: str, columns: tuple[str, ...]) -> Mapping[str, Row]:
         """Return some columns of a table by volume name without its ending; read once."""
@@ -250,11 +236,10 @@ def _asked(row: Mapping[str, Any], place: int) -> Iterator[Question]:
     """Yield the multiple-choice questions of an entry: a conversation, or one question with its options."""
     turns = row.get("conversations")
     if turns is None:
-        text, inline = _parts(str(row.get("question", "")))
+        text, options = _parts(str(row.get("question", "")))
         given = row.get("options")
-        options = (
-            {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else inline
-        )
+        if isinstance(given, dict):
+            options = {str(key): str(value) for key, value in given.items()}
         yield question(str(place), text, options, letter=str(row.get("answer", "")))
         return
     exchanges = [(str(turn.get("from")), str(turn.get("value", ""))) for turn in turns]

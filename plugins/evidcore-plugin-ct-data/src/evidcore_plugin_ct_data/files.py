@@ -66,10 +66,10 @@ class Files:
         """
         place = self.folder / name
         if self.repository is None and not self.folder.is_dir():
+            why = "there is no such folder, so the set is not on this machine"
+            source = f"It comes from {self.where_from}; docs/reference/layouts.md says what to download"
             raise NotDownloadedError(
-                f"{self.folder}: there is no such folder, so the set is not on this machine. It comes from "
-                f"{self.where_from}; docs/reference/layouts.md says what to download. Put it there, or set "
-                f"path to where it lies."
+                f"{self.folder}: {why}. {source}. Put it there, or set path to where it lies."
             )
         if self.repository is not None and not place.exists():
             origins = self.origins(name)
@@ -101,21 +101,17 @@ class Files:
         if sizes:
             total_gb = sum(sizes.values()) / GB
             page = self.repository.page
-            what = (
-                f"{page}: {len(sizes)} files, {total_gb:.3g} GB, are still to be fetched into {self.folder}"
-            )
+            size = f"{len(sizes)} files, {total_gb:.3g} GB"
+            what = f"{page}: {size}, are still to be fetched into {self.folder}"
             if total_gb > self.max_gb:
-                raise DataError(
-                    f"{what}; max_gb = {self.max_gb:g} allows less. Take fewer cases with limit or ids, or "
-                    f"raise max_gb."
-                )
+                why = f"{what}; max_gb = {self.max_gb:g} allows less"
+                raise DataError(f"{why}. Take fewer cases with limit or ids, or raise max_gb.")
             self.folder.mkdir(parents=True, exist_ok=True)
             free_gb = shutil.disk_usage(self.folder).free / GB
             if total_gb > free_gb:
-                raise DataError(
-                    f"{what}; the disk has {free_gb:.3g} GB left. Free space, set path to another disk, or "
-                    f"take fewer cases with limit or ids."
-                )
+                why = f"{what}; the disk has {free_gb:.3g} GB left"
+                remedy = "Free space, set path to another disk, or take fewer cases with limit or ids."
+                raise DataError(f"{why}. {remedy}")
             log.warning("%s.", what)
         for origin in sorted(wanted, key=lambda item: item.name):
             left = {name for name in wanted[origin] if not self.path(name).exists()}
@@ -132,9 +128,7 @@ class Files:
             place = self.path(name)
             if place.exists():
                 continue
-            plain = (
-                [origin for origin in self.origins(name) if not origin.is_archive] if self.repository else []
-            )
+            plain = [origin for origin in self.origins(name) if not origin.is_archive]
             if self.repository is None or not plain:
                 origin = self.others.get(place.name, self.where_from)
                 source = f"It comes from {origin}. " if origin else ""

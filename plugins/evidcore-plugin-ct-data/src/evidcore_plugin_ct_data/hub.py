@@ -42,26 +42,24 @@ class Repository:
         """Where a person reads about it and accepts its terms."""
         return f"https://huggingface.co/datasets/{self.id}"
 
+    @property
+    def _commit(self) -> dict[str, str]:
+        return {"repo_type": "dataset", "revision": self.revision}
+
     def sizes_bytes(self, names: Sequence[str]) -> dict[str, int]:
         """Return the sizes of those files of `names` that the repository has."""
         result: dict[str, int] = {}
         for start in range(0, len(names), PATHS_PER_REQUEST):
             with self._explained():
-                part = self._api().get_paths_info(
-                    self.id,
-                    list(names[start : start + PATHS_PER_REQUEST]),
-                    repo_type="dataset",
-                    revision=self.revision,
-                )
+                some = list(names[start : start + PATHS_PER_REQUEST])
+                part = self._api().get_paths_info(self.id, some, **self._commit)
             result |= {item.path: item.size for item in part if hasattr(item, "size")}
         return result
 
     def names(self) -> list[str]:
         """Return the names of all files."""
         with self._explained():
-            result = self._api().list_repo_tree(
-                self.id, repo_type="dataset", revision=self.revision, recursive=True
-            )
+            result = self._api().list_repo_tree(self.id, recursive=True, **self._commit)
             return sorted(item.path for item in result if hasattr(item, "size"))
 
     def fetch(self, name: str, to: Path) -> None:
@@ -86,7 +84,7 @@ class Repository:
         from huggingface_hub.file_download import http_get
         from huggingface_hub.utils import build_hf_headers
 
-        url = hf_hub_url(self.id, name, repo_type="dataset", revision=self.revision, endpoint=_endpoint())
+        url = hf_hub_url(self.id, name, endpoint=_endpoint(), **self._commit)
         facts = get_hf_file_metadata(url, endpoint=_endpoint())
         part = to.with_name(f".{to.name}.{facts.etag[:16]}.part")
         part.touch()
@@ -97,10 +95,8 @@ class Repository:
         result = _checksum(part, facts.etag)
         if result != facts.etag:
             part.unlink()
-            raise DataError(
-                f"{self.page}: {name} arrived damaged: its checksum is {result}, expected {facts.etag}. "
-                f"What arrived was deleted; start again."
-            )
+            why = f"{name} arrived damaged: its checksum is {result}, expected {facts.etag}"
+            raise DataError(f"{self.page}: {why}. What arrived was deleted; start again.")
         part.replace(to)
 
     def _api(self) -> Any:
@@ -120,14 +116,11 @@ class Repository:
         except (errors.HTTPError, errors.EntryNotFoundError, OSError) as cause:
             status = getattr(getattr(cause, "response", None), "status_code", None)
             reason = f"status {status}" if status else f"{type(cause).__name__}: {cause}"
-            gated = (
-                f"the token's account has none ({status}). Ask for it on {page}; `hf auth whoami` names it."
-            )
+            remedy = f"Ask for it on {page}; `hf auth whoami` names it."
+            gated = f"the token's account has none ({status}). {remedy}"
             if status == 401:
-                gated = (
-                    f"no valid token was sent. Accept its terms on {page}, then type `hf auth login`, and "
-                )
-                gated += "start again."
+                remedy = f"Accept its terms on {page}, then type `hf auth login`, and start again."
+                gated = f"no valid token was sent. {remedy}"
             says: dict[type[BaseException], str] = {  # the first that fits: some are kinds of others
                 errors.GatedRepoError: f"access to this set is gated, and {gated}",
                 errors.RevisionNotFoundError: f"there is no commit {self.revision!r}. Take one from "

@@ -76,10 +76,8 @@ class Kits23(PublishedSet):
         """Refuse queries about objects that are not given."""
         super().__post_init__()
         if self.queries and not self.instances:
-            raise RecipeError(
-                f"kits23: queries = {self.queries!r} are about single objects, and instances is false. Leave "
-                "it true."
-            )
+            why = f"queries = {self.queries!r} are about single objects, and instances is false"
+            raise RecipeError(f"kits23: {why}. Leave it true.")
 
     def _settings(self) -> dict[str, Any]:
         """Return the options, with the texts of the queries."""
@@ -97,10 +95,9 @@ class Kits23(PublishedSet):
         root = self._files.folder / self._root
         folders = sorted(root.glob("case_*")) if root.is_dir() else []
         if not folders:
-            raise (DataError if self._files.folder.is_dir() else NotDownloadedError)(
-                f"{root}: holds no folders case_00000 and so on. Clone github.com/neheller/kits23 there, or "
-                f"correct path on the dataset."
-            )
+            error = DataError if self._files.folder.is_dir() else NotDownloadedError
+            remedy = "Clone github.com/neheller/kits23 there, or correct path on the dataset."
+            raise error(f"{root}: holds no folders case_00000 and so on. {remedy}")
         for folder in folders:
             name = folder.name
             shares = {"validation_share": self.validation_share, "test_share": self.test_share}

@@ -59,16 +59,13 @@ def read_texts(path: Path) -> dict[str, tuple[str, ...]]:
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as cause:
-        raise DataError(
-            f"{path}: cannot be read as JSON ({cause}). Give queries = 'FILE', MedVol-R1's template.json."
-        ) from cause
+        why = f"cannot be read as JSON ({cause})"
+        raise DataError(f"{path}: {why}. Give queries = 'FILE', MedVol-R1's template.json.") from cause
     for name in TEMPLATES:
         texts = table.get(name) if isinstance(table, dict) else None
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise DataError(
-                f"{path}: template {name!r} must have a list of texts, got {json.dumps(texts)[:60]}. "
-                "Take MedVol-R1's template.json as it is."
-            )
+            why = f"template {name!r} must have a list of texts, got {json.dumps(texts)[:60]}"
+            raise DataError(f"{path}: {why}. Take MedVol-R1's template.json as it is.")
     return {name: tuple(table[name]) for name in TEMPLATES}
 
 
@@ -125,9 +122,8 @@ def things_of(masks: Mapping[str, MaskRef], cache_folder: Path) -> list[Thing]:
         Those that have a voxel; nothing where no kidney has one, for nobody is told whose a lesion is.
     """
     asked = [[name, content_hash(ref.path)] for name, ref in masks.items()]
-    result = Cache("kits23-objects", cache_folder).get_or_make(
-        asked, lambda: [dataclasses.asdict(item) for item in _measured(masks)]
-    )
+    cache = Cache("kits23-objects", cache_folder)
+    result = cache.get_or_make(asked, lambda: [dataclasses.asdict(item) for item in _measured(masks)])
     return [Thing(**item) for item in result]
 
 

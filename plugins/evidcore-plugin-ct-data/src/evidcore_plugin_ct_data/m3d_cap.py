@@ -88,10 +88,8 @@ def _pairs(known: Any, split: Split, file: Path) -> list[tuple[str, str]]:
         raise DataError(f"{file}: has no list {split!r}; it holds {listed}. Fetch the file again.")
     for index, pair in enumerate(pairs):
         if not isinstance(pair, dict) or not pair.get("image") or not pair.get("text"):
-            raise DataError(
-                f"{file}: entry {index} of {split!r}: must name an image and a text, got {pair!r}. Fetch the "
-                f"list again."
-            )
+            why = f"entry {index} of {split!r}: must name an image and a text, got {pair!r}"
+            raise DataError(f"{file}: {why}. Fetch the list again.")
     return [(str(pair["image"]), str(pair["text"])) for pair in pairs]
 
 

@@ -67,11 +67,9 @@ class M3dSeg(PublishedSet):
         pairs = known.get("test" if split == "test" else "train", [])
         axes = {**KNOWN_AXES, **(self.axes or {})}.get(code)
         if axes is None:
-            raise DataError(
-                f"{file}: the arrays of set {code!r} do not say where their axes run to, so left and right "
-                f"are unknown. Look at one, then set on the dataset what is true, such as "
-                f'axes = {{ {code} = "LPS" }}.'
-            )
+            why = f"the arrays of set {code!r} do not say where their axes run to"
+            remedy = f'set on the dataset what is true, such as axes = {{ {code} = "LPS" }}.'
+            raise DataError(f"{file}: {why}, so left and right are unknown. Look at one, then {remedy}")
         for index, pair in enumerate(pairs):
             image, label = _paths(pair, f"{file}: entry {index} of {split!r}")
             parts = image.split("/")  # CODE/case/image.npy, in the older layout CODE/case.npy
@@ -79,12 +77,8 @@ class M3dSeg(PublishedSet):
             case_id = f"{parts[0]}/{last}"
             if split != "test" and split != drawn_split(case_id, validation_share=self.validation_share):
                 continue
-            volume = VolumeRef(
-                path=str(self._files.path(image)),
-                intensity="arbitrary",
-                axes=axes,
-                spacing_mm_zyx=UNKNOWN_SPACING_MM,
-            )
+            path, step_mm = str(self._files.path(image)), UNKNOWN_SPACING_MM
+            volume = VolumeRef(path=path, intensity="arbitrary", axes=axes, spacing_mm_zyx=step_mm)
             masks = {
                 name: MaskRef(path=str(self._files.path(label)), key=str(row), axes=axes)
                 for row, name in enumerate(names)
@@ -106,10 +100,8 @@ class M3dSeg(PublishedSet):
         result = [file for file in archives if Path(file).name.startswith(code)]
         repository = self._files.repository
         if repository is not None and not result:
-            raise DataError(
-                f"{repository.page}: commit {repository.revision[:12]} has no archive of set "
-                f"{code!r}. It has: {', '.join(archives) or 'none'}. Correct codes on the dataset."
-            )
+            why = f"{repository.page}: commit {repository.revision[:12]} has no archive of set {code!r}"
+            raise DataError(f"{why}. It has: {', '.join(archives) or 'none'}. Correct codes on the dataset.")
         return [Origin(name=file, is_archive=True) for file in result]
 
     def inside(self, member: str) -> str | None:
@@ -127,10 +119,8 @@ def _labels(known: Any, file: Path) -> list[str]:
     """Return the mask names in the order of the matrix's rows: labels 1, 2, … without the background."""
     labels = known.get("labels") if isinstance(known, dict) else None
     if not isinstance(labels, dict):
-        raise DataError(
-            f"{file}: must be a table with 'labels', 'train' and 'test', its labels are {labels!r}. Fetch it "
-            f"again."
-        )
+        why = f"must be a table with 'labels', 'train' and 'test', its labels are {labels!r}"
+        raise DataError(f"{file}: {why}. Fetch it again.")
     names = {int(value): str(name) for value, name in labels.items() if str(value).isdecimal()}
     if not names:  # the other way round, as newer lists have it
         names = {int(value): str(name) for name, value in labels.items() if str(value).isdecimal()}
@@ -145,7 +135,6 @@ def _paths(pair: Any, where: str) -> tuple[str, str]:
         raise DataError(f"{where}: must name an image and a label, got {pair!r}. Fetch the list again.")
     image, label = (_from_code(str(pair[kind])) for kind in ("image", "label"))
     if image is None or label is None:
-        raise DataError(
-            f"{where}: a path holds the set's code, four digits, got {pair!r}. Fetch the list again."
-        )
+        why = f"a path holds the set's code, four digits, got {pair!r}"
+        raise DataError(f"{where}: {why}. Fetch the list again.")
     return image, label

@@ -65,10 +65,8 @@ def locate(image: str, files: Files, cache_folder: Path, axes: Mapping[str, str]
     """Find a stack by the path that a list gives, which ends in .npy also where slices were not stacked."""
     name = tail(image)
     if name is None or name.count("/") < 2:
-        raise DataError(
-            f"{where}: an image lies below ct_case or ct_quizze in the folder of its case, got {image!r}. "
-            f"Fetch the list again."
-        )
+        why = f"an image lies below ct_case or ct_quizze in the folder of its case, got {image!r}"
+        raise DataError(f"{where}: {why}. Fetch the list again.")
     bare = name.removesuffix(".npy")
     patient, _, stem = bare.rpartition("/")
     fields: dict[str, Any] = {"intensity": "arbitrary", "spacing_mm_zyx": UNKNOWN_SPACING_MM}
@@ -125,13 +123,11 @@ def stack(folder: Path, to: Path) -> None:
             with Image.open(path, formats=("PNG", "JPEG")) as picture:
                 pictures.append(np.asarray(picture.convert("L")))
         except (UnidentifiedImageError, OSError) as cause:
-            raise DataError(
-                f"{path}: is no readable picture ({cause}). Fetch it again or remove it."
-            ) from cause
+            why = f"is no readable picture ({cause})"
+            raise DataError(f"{path}: {why}. Fetch it again or remove it.") from cause
     usual = Counter(picture.shape for picture in pictures).most_common(1)
     same_size = [picture for picture in pictures if picture.shape == usual[0][0]]
     if len(same_size) < 2:
-        raise DataError(
-            f"{folder}: holds {len(same_size)} slices of one size, a volume has at least 2. Leave it out."
-        )
+        why = f"holds {len(same_size)} slices of one size, a volume has at least 2"
+        raise DataError(f"{folder}: {why}. Leave it out.")
     np.save(to, np.stack(same_size))

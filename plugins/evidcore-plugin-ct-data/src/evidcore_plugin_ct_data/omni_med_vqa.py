@@ -86,22 +86,19 @@ class OmniMedVqa(PublishedSet):
         """Return the names of the question files and where they lie, unpacked if need be."""
         if self._files.repository is not None:
             return [self._fetched(name) for name in self.sets]
+        where = self._files.path(self._root + QUESTIONS)
         result = {
             path.stem: (f"{self._root}{QUESTIONS}/{folder}/{path.name}", path)
             for folder in self._folders
             for path in sorted(self._files.table(f"{self._root}{QUESTIONS}/{folder}").glob("*.json"))
         }
         if not result:
-            raise DataError(
-                f"{self._files.path(self._root + QUESTIONS)}: holds no {' or '.join(self._folders)} folder "
-                f"with .json files. Unpack {ARCHIVE} there, or correct path on the dataset."
-            )
+            why = f"holds no {' or '.join(self._folders)} folder with .json files"
+            raise DataError(f"{where}: {why}. Unpack {ARCHIVE} there, or correct path on the dataset.")
         for name in self.sets:
             if name not in result:
-                raise DataError(
-                    f"{self._files.path(self._root + QUESTIONS)}: has no set "
-                    f"{name!r}.{did_you_mean(name, result)} Correct sets on the dataset."
-                )
+                why = f"has no set {name!r}.{did_you_mean(name, result)}"
+                raise DataError(f"{where}: {why} Correct sets on the dataset.")
         return [result[name] for name in self.sets or sorted(result)]
 
     def _fetched(self, name: str) -> tuple[str, Path]:
@@ -109,17 +106,13 @@ class OmniMedVqa(PublishedSet):
             file = f"{QUESTIONS}/{folder}/{name}.json"
             if (place := self._files.table(file)).is_file():
                 return file, place
-        raise DataError(
-            f"{self._files.where_from}: {ARCHIVE} has no set {name!r} in {' or '.join(self._folders)}. "
-            f"Correct sets on the dataset."
-        )
+        why = f"{ARCHIVE} has no set {name!r} in {' or '.join(self._folders)}"
+        raise DataError(f"{self._files.where_from}: {why}. Correct sets on the dataset.")
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         if self._files.repository is not None and not self.sets:
-            raise DataError(
-                f"{self._files.where_from}: the source sets that are wanted must be named, such as "
-                f'sets = ["ACRIMA"]; they are listed on that page.'
-            )
+            why = 'the source sets that are wanted must be named, such as sets = ["ACRIMA"]'
+            raise DataError(f"{self._files.where_from}: {why}; they are listed on that page.")
         shares = {"validation_share": self.validation_share, "test_share": self.test_share}
         seen: set[str] = set()
         for _, file in self._question_files():
@@ -136,9 +129,8 @@ class OmniMedVqa(PublishedSet):
             options = {letter: str(row.get(f"option_{letter}") or "") for letter in "ABCD"}
             name = str(row.get("question_id") or len(asked))
             try:
-                asked.append(
-                    question(name, str(row.get("question", "")), options, answer=str(row["gt_answer"]))
-                )
+                text, answer = str(row.get("question", "")), str(row["gt_answer"])
+                asked.append(question(name, text, options, answer=answer))
             except Unanswerable as cause:
                 fault = fault or f"{file}: picture {picture!r}: {cause}. Correct or drop the entry."
         place = f"{self._root}{picture}"

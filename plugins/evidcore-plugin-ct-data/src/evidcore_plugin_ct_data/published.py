@@ -206,19 +206,13 @@ class PublishedSet(Dataset):
             entry = needs.pop(case.id)
             return entry.fault or self._files.why_absent(entry.names) or self._why_unprepared(entry)
 
+        where = str(self._files.folder)
         yield from skip_unreadable(
-            each(),
-            read_error,
-            where=str(self._files.folder),
-            split=split,
-            rule=self.selection,
-            left_out=left_out,
+            each(), read_error, where=where, split=split, rule=self.selection, left_out=left_out
         )
         if shared:
-            log.warning(
-                "%s: %d patients of split %r are in another split's list too and stay there alone.",
-                self._files.folder, len(shared), split,
-            )  # fmt: skip
+            text = "%s: %d patients of split %r are in another split's list too and stay there alone."
+            log.warning(text, where, len(shared), split)
 
     def listed(self, split: Split) -> Iterator[Case]:
         """Yield every case of a split that was chosen, also the unusable; fetch no volume for it.
@@ -229,11 +223,10 @@ class PublishedSet(Dataset):
         for entry in self._chosen(split):
             if entry.elsewhere is not None:
                 continue
-            why = self._why_unprepared(entry)
-            if why is None:
-                yield entry.case
-            else:
+            if why := self._why_unprepared(entry):
                 self.left_out.setdefault(split, {})[entry.case.id] = why
+            else:
+                yield entry.case
 
     def unlisted(self) -> Iterator[str]:
         """Say of every case that was chosen what its tables, or what it is made of, have against it."""
@@ -285,10 +278,8 @@ class PublishedSet(Dataset):
     def _chosen(self, split: Split) -> Iterable[Entry]:
         """Return the entries of a split that the options leave."""
         if self.source.path is None and self._files.repository is None:
-            raise DataError(
-                f"the set needs a place: give `path`, a folder that holds it, or `revision`, a commit of "
-                f"{self._files.where_from} to fetch it from."
-            )
+            why = "the set needs a place: give `path`, a folder that holds it, or `revision`"
+            raise DataError(f"{why}, a commit of {self._files.where_from} to fetch it from.")
         entries: Iterable[Entry] = (entry for entry in self._entries(split) if self.keeps(entry.case.id))
         if wanted := self._wanted():
             entries = [entry for entry in entries if wanted & _names_of(entry)]
@@ -310,10 +301,9 @@ class PublishedSet(Dataset):
             return
         known = {name for split in SPLITS for entry in self._entries(split) for name in _names_of(entry)}
         if unknown := sorted(wanted - known):
-            raise DataError(
-                f"{self._files.folder}: ids names {unknown[0]!r}, which is no patient and no case of the set."
-                f"{did_you_mean(unknown[0], known)} {len(unknown)} of {len(wanted)} names are unknown."
-            )
+            why = f"ids names {unknown[0]!r}, which is no patient and no case of the set"
+            more = f"{did_you_mean(unknown[0], known)} {len(unknown)} of {len(wanted)} names are unknown."
+            raise DataError(f"{self._files.folder}: {why}.{more}")
         self._ids_are_known = True
 
 

@@ -74,22 +74,13 @@ class RadChestCt(PublishedSet):
             where = f"{table}: line {line}, scan {scan!r}"
             patient = self._patients.get(scan)
             if patient is None:
-                raise DataError(
-                    f"{where}: {self._files.path(METADATA)} names no patient for it (column MRN_DEID), so "
-                    f"splits could share one. Fetch that table again."
-                )
+                why = f"{self._files.path(METADATA)} names no patient for it (column MRN_DEID)"
+                raise DataError(f"{where}: {why}, so splits could share one. Fetch that table again.")
             file = (Path(self.volumes) / f"{scan}.npz").as_posix()
-            volume = VolumeRef(
-                path=str(self._files.path(file)),
-                intensity="hu",
-                key="ct",
-                axes=AXES,
-                spacing_mm_zyx=SPACING_MM,
-            )
+            path = str(self._files.path(file))
+            volume = VolumeRef(path=path, intensity="hu", key="ct", axes=AXES, spacing_mm_zyx=SPACING_MM)
             found = tuple(
-                finding(
-                    name, any(flag(row[column], f"{where}, column {column!r}") for column in columns[name])
-                )
+                finding(name, any(flag(row[cell], f"{where}, column {cell!r}") for cell in columns[name]))
                 for name in CT_RATE_FINDINGS
                 if columns[name] or self.mosaic == "absent"
             )
@@ -99,9 +90,8 @@ class RadChestCt(PublishedSet):
     def _patients(self) -> Mapping[str, str]:
         """Whose each scan is."""
         rows = read_rows(self._files.table(METADATA), ["NoteAcc_DEID", "MRN_DEID"])
-        return {
-            row["NoteAcc_DEID"].strip(): row["MRN_DEID"].strip() for _, row in rows if row["MRN_DEID"].strip()
-        }
+        whose = {row["NoteAcc_DEID"].strip(): row["MRN_DEID"].strip() for _, row in rows}
+        return {scan: patient for scan, patient in whose.items() if patient}
 
 
 def _columns(held: list[str], table: Path) -> dict[str, list[str]]:
@@ -114,10 +104,8 @@ def _columns(held: list[str], table: Path) -> dict[str, list[str]]:
     for sources in FROM_ABNORMALITIES.values():
         for abnormality in sources:
             if abnormality not in at:
-                raise DataError(
-                    f"{table}: has no column of abnormality {abnormality!r}, written "
-                    f"'{abnormality}*<location>'.{did_you_mean(abnormality, at)} Fetch the table again."
-                )
+                why = f"has no column of abnormality {abnormality!r}, written '{abnormality}*<location>'"
+                raise DataError(f"{table}: {why}.{did_you_mean(abnormality, at)} Fetch the table again.")
     return {
         name: [column for abnormality in sources for column in at[abnormality]]
         for name, sources in FROM_ABNORMALITIES.items()

@@ -66,17 +66,14 @@ def numbers(cell: str, count: int, where: str) -> tuple[float, ...]:
             return result
     except (ValueError, SyntaxError, TypeError):
         pass
-    raise DataError(
-        f"{where}: must be a list of {count} numbers as text, such as [{', '.join(['0.75'] * count)}], "
-        f"got {cell!r}. Correct the cell, or fetch the table again."
-    )
+    why = f"must be a list of {count} numbers as text, such as [{', '.join(['0.75'] * count)}], got {cell!r}"
+    raise DataError(f"{where}: {why}. Correct the cell, or fetch the table again.")
 
 
 def flag(cell: str, where: str) -> bool:
     """Read a binary label: 0 or 1, also written 0.0 or 1.0."""
     known = {"0": False, "0.0": False, "1": True, "1.0": True}
     if cell.strip() not in known:
-        raise DataError(
-            f"{where}: a label is 0 or 1, got {cell!r}. Correct the cell, or fetch the table again."
-        )
+        why = f"a label is 0 or 1, got {cell!r}"
+        raise DataError(f"{where}: {why}. Correct the cell, or fetch the table again.")
     return known[cell.strip()]

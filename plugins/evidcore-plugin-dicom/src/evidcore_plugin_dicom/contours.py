@@ -37,10 +37,8 @@ def read_contours(path: str, number: int, onto: Geometry) -> Mask:
     heights = np.array([place[:, across].mean() for place in places])  # in slices
     off = max(float(np.abs(place[:, across] - round(place[:, across].mean())).max()) for place in places)
     if off > OFF_SLICE:
-        raise DataError(
-            f"{path}: a contour lies {off:.2f} slices off the nearest slice of its volume {onto}; at "
-            f"most {OFF_SLICE} is read. Name the volume that it was drawn on."
-        )
+        why = f"a contour lies {off:.2f} slices off the nearest slice of its volume {onto}"
+        raise DataError(f"{path}: {why}; at most {OFF_SLICE} is read. Name the volume that it was drawn on.")
     beyond = np.where(np.arange(3) == across, HALF_WAY, OUTSIDE)
     ends = np.array(onto.shape_zyx) - 1 + beyond
     outside = sum(bool((place < -beyond).any() or (place > ends).any()) for place in places)
@@ -97,17 +95,14 @@ def fill(corners: Array, shape: tuple[int, ...]) -> Mask:
 def _corners(contour: Dataset, path: str, number: int) -> Array:
     kind = contour.get("ContourGeometricType")
     if kind not in CLOSED:
-        raise DataError(
-            f"{path}: region {number} has a contour of type {shown(kind)}, which encloses nothing; expected "
-            f"{' or '.join(sorted(CLOSED))}. Draw it closed, or leave the region out."
-        )
+        why = f"region {number} has a contour of type {shown(kind)}, which encloses nothing"
+        expected = " or ".join(sorted(CLOSED))
+        raise DataError(f"{path}: {why}; expected {expected}. Draw it closed, or leave the region out.")
     try:
         corners = np.array([float(value) for value in contour.ContourData]).reshape(-1, 3)
     except (AttributeError, TypeError, ValueError):
         corners = np.empty((0, 3))
     if len(corners) < 3 or not np.isfinite(corners).all():
-        raise DataError(
-            f"{path}: region {number} has a contour of {len(corners)} readable corners, expected at least 3, "
-            f"each x, y, z. Export the structure set again."
-        )
+        why = f"region {number} has a contour of {len(corners)} readable corners"
+        raise DataError(f"{path}: {why}, expected at least 3, each x, y, z. Export the structure set again.")
     return corners

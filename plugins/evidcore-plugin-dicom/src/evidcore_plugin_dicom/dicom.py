@@ -106,10 +106,8 @@ def pick_one(names: Mapping[int, str], ref: MaskRef, what: str) -> int:
     if ref.key is None and ref.label is None:
         if len(names) == 1:
             return next(iter(names))
-        raise DataError(
-            f"{ref.path}: holds {len(names)} {what}s: {listed}. "
-            f"Name one, for instance file.dcm#NAME in a table."
-        )
+        why = f"holds {len(names)} {what}s: {listed}"
+        raise DataError(f"{ref.path}: {why}. Name one, for instance file.dcm#NAME in a table.")
     wanted = str(ref.label) if ref.key is None else ref.key
     result = [number for number, name in names.items() if ref.key is not None and name == ref.key]
     result = result or [number for number in names if str(number) == wanted]

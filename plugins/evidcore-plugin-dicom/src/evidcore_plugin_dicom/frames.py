@@ -50,10 +50,8 @@ def frames_of(dataset: Dataset, path: str) -> Iterator[Frame]:
     """
     groups = dataset.get("PerFrameFunctionalGroupsSequence")
     if groups is None and int(dataset.get("NumberOfFrames") or 1) > 1:
-        raise DataError(
-            f"{path}: holds {dataset.NumberOfFrames} frames and does not say where each lies. "
-            f"Export it as one image a file, or as an enhanced object."
-        )
+        why = f"holds {dataset.NumberOfFrames} frames and does not say where each lies"
+        raise DataError(f"{path}: {why}. Export it as one image a file, or as an enhanced object.")
     for number, own in enumerate([None] if groups is None else groups):
         yield _frame(dataset, path, number, own)
 
@@ -75,10 +73,8 @@ def _frame(dataset: Dataset, path: str, number: int, group: Dataset | None) -> F
     along_row, down_column = directions[:3], directions[3:]
     lengths = np.linalg.norm(along_row), np.linalg.norm(down_column)
     if not np.allclose([*lengths, along_row @ down_column], [1, 1, 0], atol=1e-2):
-        raise DataError(
-            f"{path}: ImageOrientationPatient must be two unit vectors at a right angle, got "
-            f"{directions.tolist()}. Export the series again."
-        )
+        why = f"ImageOrientationPatient must be two unit vectors at a right angle, got {directions.tolist()}"
+        raise DataError(f"{path}: {why}. Export the series again.")
     row_gap, column_gap = numbers(measures, "PixelSpacing", 2, path)
     if min(row_gap, column_gap) <= 0:
         raise DataError(

@@ -43,9 +43,7 @@ def is_dicom(file: Path) -> bool:
 def files_in(folder: Path) -> list[Path]:
     """Return the files directly in a folder in order of name, without hidden ones."""
     try:
-        return sorted(
-            entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")
-        )
+        return sorted(file for file in folder.iterdir() if file.is_file() and file.name[0] != ".")
     except OSError as cause:
         raise unreadable(folder, cause) from cause
 
@@ -65,16 +63,13 @@ def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None 
             while syntax == DeflatedExplicitVRLittleEndian and (packed := stream.read(1 << 14)):
                 size += len(inflating.decompress(packed))
                 if size > MOST_INFLATED_BYTES:
-                    raise ValueError(
-                        f"it inflates to more than {MOST_INFLATED_BYTES} bytes, which are not read"
-                    )
+                    raise ValueError(f"it inflates to more than {MOST_INFLATED_BYTES} bytes, too many")
         tags = None if only is None else [*only]
         dataset = pydicom.dcmread(path, force=True, stop_before_pixels=not voxels, specific_tags=tags)
         if "TransferSyntaxUID" not in dataset.file_meta:  # a file without preamble and meta group
-            implicit = dataset.original_encoding[0]
-            dataset.file_meta.TransferSyntaxUID = (
-                ImplicitVRLittleEndian if implicit else ExplicitVRLittleEndian
-            )
+            is_implicit = dataset.original_encoding[0]
+            syntax = ImplicitVRLittleEndian if is_implicit else ExplicitVRLittleEndian
+            dataset.file_meta.TransferSyntaxUID = syntax
     except MISTAKES as cause:
         raise DataError(f"{path}: is no readable DICOM file ({cause}). {AGAIN}") from cause
     return dataset
@@ -89,10 +84,8 @@ def numbers(held: Any, name: str, count: int, path: str) -> tuple[float, ...]:
     except (TypeError, ValueError):
         result = ()
     if len(result) != count or not all(math.isfinite(number) for number in result):
-        raise DataError(
-            f"{path}: {name} must hold {count} number{'s' if count > 1 else ''}, got {shown(value)}. "
-            f"Without it the image has no place or size; export the series again."
-        )
+        why = f"{name} must hold {count} number{'s' if count > 1 else ''}, got {shown(value)}"
+        raise DataError(f"{path}: {why}. Without it the image has no place or size; export the series again.")
     return result
 
 

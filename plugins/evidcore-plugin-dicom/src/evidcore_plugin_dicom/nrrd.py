@@ -67,9 +67,8 @@ class Nrrd(Format):
         stored = self.open(VolumeRef(path=ref.path, intensity="arbitrary"))
         if ref.key is not None and ref.path.lower().endswith(".seg.nrrd"):
             if ref.label is not None:
-                raise DataError(
-                    f"{ref.path}: key {ref.key!r} and label {ref.label} both pick a segment. Give one."
-                )
+                why = f"key {ref.key!r} and label {ref.label} both pick a segment"
+                raise DataError(f"{ref.path}: {why}. Give one.")
             ref = dataclasses.replace(ref, key=None, label=segment_value(ref.path, ref.key))
         return label_mask(stored, ref, like)
 
@@ -96,10 +95,8 @@ def data_files(path: str) -> list[Path]:
         return []
     folder, text = Path(path).parent, str(named)
     if text.split()[0] == "LIST" or re.search(r"%\d*d", text):
-        raise DataError(
-            f"{path}: its voxels lie in several files, data file {text.splitlines()[0]!r}; one is read. "
-            f"Save it as one .nrrd, for instance with 3D Slicer."
-        )
+        why = f"its voxels lie in several files, data file {text.splitlines()[0]!r}; one is read"
+        raise DataError(f"{path}: {why}. Save it as one .nrrd, for instance with 3D Slicer.")
     return [folder / text]
 
 
@@ -115,10 +112,8 @@ def segment_value(path: str, name: str) -> int:
     if [text for text, _ in named].count(name) > 1:
         raise DataError(f"{path}: several segments are called {name!r}. Name one by its label.")
     if name not in values:
-        raise DataError(
-            f"{path}: holds no segment {name!r}.{did_you_mean(name, values)} "
-            f"It holds: {', '.join(values) or 'nothing'}. Name one of them."
-        )
+        why = f"holds no segment {name!r}.{did_you_mean(name, values)}"
+        raise DataError(f"{path}: {why} It holds: {', '.join(values) or 'nothing'}. Name one of them.")
     return values[name]
 
 
@@ -130,11 +125,9 @@ def _space(header: dict[str, Any], path: str) -> str:
         stated = f"space {header['space']!r}" if "space" in header else "no space"
         if space in SPACES:
             stated = "no space directions"
-        raise DataError(
-            f"{path}: states no orientation ({stated}), so left and right are unknown."
-            f"{did_you_mean(space, SPACES)} Expected space {', '.join(SPACES)} and space directions. "
-            f"Write both into the header."
-        )
+        why = f"states no orientation ({stated}), so left and right are unknown.{did_you_mean(space, SPACES)}"
+        expected = f"Expected space {', '.join(SPACES)} and space directions"
+        raise DataError(f"{path}: {why} {expected}. Write both into the header.")
     units = [str(unit) for unit in header.get("space units", [])]
     if any(unit not in {"mm", ""} for unit in units):
         raise DataError(f"{path}: its space units are {units}, expected mm. Write the file again in mm.")

@@ -25,10 +25,8 @@ def read_segment(path: str, number: int, onto: Geometry) -> Mask:
     dataset = read_dataset(path, voxels=True)
     kind = str(dataset.get("SegmentationType", ""))
     if kind not in {"BINARY", "LABELMAP"}:
-        raise DataError(
-            f"{path}: the segmentation is {kind!r}, expected 'BINARY' or 'LABELMAP'. "
-            f"Threshold the fractions first."
-        )
+        why = f"the segmentation is {kind!r}, expected 'BINARY' or 'LABELMAP'"
+        raise DataError(f"{path}: {why}. Threshold the fractions first.")
     is_map = kind == "LABELMAP"
     frames = [frame for frame in frames_of(dataset, path) if is_map or _segment_of(frame, dataset) == number]
     mask = np.zeros(onto.shape_zyx, dtype=np.bool_)

@@ -78,24 +78,18 @@ def open_series(ref: VolumeRef) -> Stored:
                 raise _no_hu(header.path, name, value)
         count, colours = held.get("SamplesPerPixel") or 1, held.get("PhotometricInterpretation")
         if count != 1 or colours == "PALETTE COLOR":
-            raise DataError(
-                f"{header.path}: is in colours ({colours}, {count} values a voxel), expected greys. "
-                f"Take the original series, not a secondary capture."
-            )
+            why = f"is in colours ({colours}, {count} values a voxel), expected greys"
+            raise DataError(f"{header.path}: {why}. Take the original series, not a secondary capture.")
         if held.get("ModalityLUTSequence"):
-            raise DataError(
-                f"{header.path}: scales its values by a table (ModalityLUTSequence), expected RescaleSlope "
-                f"and RescaleIntercept. Take the original series."
-            )
+            why = f"{header.path}: scales its values by a table (ModalityLUTSequence)"
+            raise DataError(f"{why}, expected RescaleSlope and RescaleIntercept. Take the original series.")
         if patient := str(held.get("PatientID") or "").strip():
             first.setdefault(patient, Path(header.path).name)
     if len(first) > 1:
         item, other, *_ = first.values()
-        raise DataError(
-            f"{ref.path}: the images of the series state {len(first)} values of PatientID, the first two in "
-            f"{item} and {other}. Find out whose each image is, and put each patient's into a folder of "
-            "their own."
-        )
+        why = f"the images of the series state {len(first)} values of PatientID"
+        remedy = "Find out whose each image is, and put each patient's into a folder of their own."
+        raise DataError(f"{ref.path}: {why}, the first two in {item} and {other}. {remedy}")
     frames = [frame for header in headers for frame in frames_of(header.dataset, header.path)]
     for frame in frames:
         if ref.intensity == "hu" and frame.unit.upper() not in HU_TYPES:
@@ -103,14 +97,13 @@ def open_series(ref: VolumeRef) -> Stored:
     ordered, grid = stack(frames, ref.path)
     bits = max(int(header.dataset.get("BitsAllocated") or 16) for header in headers)
     refuse_packed(grid.shape, bits, ref.path, *(header.path for header in headers))
+    stated = headers[0].dataset
     return Stored(
         grid=grid,
         load=lambda: _voxels(ordered, grid),
         slope=np.array([frame.slope for frame in ordered]),  # broadcast along the images, the last axis
         intercept=np.array([frame.intercept for frame in ordered]),
-        patient={
-            what: str(headers[0].dataset.get(f"Patient{what.capitalize()}") or "") for what in ("sex", "age")
-        },
+        patient={what: str(stated.get(f"Patient{what.capitalize()}") or "") for what in ("sex", "age")},
     )
 
 
@@ -130,22 +123,19 @@ def _headers(ref: VolumeRef) -> list[Header]:
     if path.is_file():
         given = Header(path=ref.path, dataset=read_dataset(ref.path, only=NEEDED))
         if not given.is_image:
-            raise DataError(
-                f"{ref.path}: holds no scan but {given.dataset.get('Modality', 'no image')!r}. "
-                f"Name the folder of the images; structure sets and segmentations are named as masks."
-            )
+            why = f"holds no scan but {given.dataset.get('Modality', 'no image')!r}"
+            remedy = "Name the folder of the images; structure sets and segmentations are named as masks."
+            raise DataError(f"{ref.path}: {why}. {remedy}")
         if ref.key is not None and given.series != ref.key:
-            raise DataError(
-                f"{ref.path}: belongs to series {given.series}, not {ref.key}. Leave the key out."
-            )
+            why = f"belongs to series {given.series}, not {ref.key}"
+            raise DataError(f"{ref.path}: {why}. Leave the key out.")
         if given.stands_alone:
             return [given]
         return [header for header in _images(path.parent) if header.series == given.series]
     images = _images(path)
     if not images:
-        raise DataError(
-            f"{ref.path}: is a folder without DICOM images. Name the folder of one series, or one file."
-        )
+        remedy = "Name the folder of one series, or one file."
+        raise DataError(f"{ref.path}: is a folder without DICOM images. {remedy}")
     held: dict[str, list[Header]] = {}
     for header in images:
         held.setdefault(header.series, []).append(header)
@@ -157,12 +147,11 @@ def _headers(ref: VolumeRef) -> list[Header]:
         f"{series} ({group[0].dataset.get('Modality', '?')}, {len(group)} files)"
         for series, group in held.items()
     )
-    wrong = (
-        f"holds no series {ref.key!r}.{did_you_mean(str(ref.key), held)} It holds: {listed}. Correct the key."
-    )
     if ref.key is None:
-        wrong = f"holds {len(held)} series: {listed}. Name one as key, or put each in its own folder."
-    raise DataError(f"{ref.path}: {wrong}")
+        why = f"holds {len(held)} series: {listed}"
+        raise DataError(f"{ref.path}: {why}. Name one as key, or put each in its own folder.")
+    why = f"holds no series {ref.key!r}.{did_you_mean(ref.key, held)}"
+    raise DataError(f"{ref.path}: {why} It holds: {listed}. Correct the key.")
 
 
 def _images(folder: Path) -> list[Header]:
@@ -175,14 +164,10 @@ def _images(folder: Path) -> list[Header]:
             continue
         uid = _class(held)
         is_other = uid.keyword and "Image" not in uid.keyword
-        is_makers_own = (
-            uid and uid.is_private and header.series
-        )  # the series is read well after a whole class
+        is_makers_own = uid and uid.is_private and header.series  # the series stands well behind the class
         if not is_other and not is_makers_own:  # it may be a lost image
-            raise DataError(
-                f"{header.path}: lies in a DICOM folder and has no Rows, though its class is "
-                f"{shown(uid.name)}. The file is cut off within its header. {AGAIN}"
-            )
+            why = f"lies in a DICOM folder and has no Rows, though its class is {shown(uid.name)}"
+            raise DataError(f"{header.path}: {why}. The file is cut off within its header. {AGAIN}")
     return [header for header in headers if header.is_image]
 
 

@@ -38,20 +38,17 @@ def stack(frames: list[Frame], path: str) -> tuple[list[Frame], FileGrid]:
                     f"Move localizers and other images out of the folder."
                 )
     if len(frames) < 2:
-        raise DataError(
-            f"{path}: is a 2D image, {first.columns}x{first.rows} in a series of 1; a volume has at least 2 "
-            f"images. Name the folder of the whole series."
-        )
+        why = f"is a 2D image, {first.columns}x{first.rows} in a series of 1; a volume has at least 2 images"
+        raise DataError(f"{path}: {why}. Name the folder of the whole series.")
     along = np.array([frame.place @ first.normal for frame in frames])
     order = np.argsort(along, kind="stable")
     ordered = [frames[number] for number in order]
     same = np.flatnonzero(np.diff(along[order]) < SAME_PLACE_MM)
     if same.size:
-        raise DataError(
-            f"{path}: {same.size} of {len(ordered)} images lie where another does, the first at "
-            f"{along[order][same[0]]:.2f} mm along the normal: {_name(ordered[same[0]])} and "
-            f"{_name(ordered[same[0] + 1])}. Leave one copy, phase or echo in the folder."
-        )
+        why = f"{same.size} of {len(ordered)} images lie where another does"
+        names = f"{_name(ordered[same[0]])} and {_name(ordered[same[0] + 1])}"
+        where = f"{along[order][same[0]]:.2f} mm along the normal: {names}"
+        raise DataError(f"{path}: {why}, the first at {where}. Leave one copy, phase or echo in the folder.")
     places = np.array([frame.place for frame in ordered])
     step = (places[-1] - places[0]) / (len(ordered) - 1)
     affine = np.eye(4)
@@ -75,25 +72,23 @@ def _refuse_unequal(places: Array, along: Array, affine: Array, path: str) -> No
     wide = np.flatnonzero(np.round(counts) > 1)
     if wide.size and np.abs(counts - np.round(counts)).max() <= SAME_GRID_VOXELS:
         missing = int(np.round(counts[wide]).sum() - wide.size)
+        why = f"{missing} of {len(along) + missing} images are missing, the first between"
+        where = f"{along[wide[0]]:.2f} and {along[wide[0] + 1]:.2f} mm along the normal"
         raise DataError(
-            f"{path}: {missing} of {len(along) + missing} images are missing, the first between "
-            f"{along[wide[0]]:.2f} and {along[wide[0] + 1]:.2f} mm along the normal, where images lie "
-            f"{usual:.2f} mm apart. Copy the series again."
+            f"{path}: {why} {where}, where images lie {usual:.2f} mm apart. Copy the series again."
         )
     if gaps.max() - gaps.min() > SAME_GRID_VOXELS * usual:
-        raise DataError(
-            f"{path}: the images lie at unequal distances, {gaps.min():.2f} to {gaps.max():.2f} mm along the "
-            f"normal. Resample the series to equal ones, or take the reconstruction that has them."
-        )
+        why = f"the images lie at unequal distances, {gaps.min():.2f} to {gaps.max():.2f} mm along the normal"
+        remedy = "Resample the series to equal ones, or take the reconstruction that has them."
+        raise DataError(f"{path}: {why}. {remedy}")
     place = int(np.abs(off).max(axis=0).argmax())
-    raise DataError(
-        f"{path}: the images do not lie in a row: the one at {along[place]:.2f} mm along the normal is "
-        f"{np.abs(off[:, place]).max():.2f} voxels off. Take the reconstruction that is straight."
-    )
+    why = f"the images do not lie in a row: the one at {along[place]:.2f} mm along the normal"
+    far = f"{np.abs(off[:, place]).max():.2f} voxels off"
+    raise DataError(f"{path}: {why} is {far}. Take the reconstruction that is straight.")
 
 
 def _directions(frame: Frame) -> tuple[float, ...]:
-    return (*(float(value) for value in frame.along_row), *(float(value) for value in frame.down_column))
+    return (*map(float, frame.along_row), *map(float, frame.down_column))
 
 
 def _gaps(frame: Frame) -> tuple[float, float]:
@@ -105,6 +100,5 @@ def _text(values: tuple[float, ...]) -> str:
 
 
 def _name(frame: Frame) -> str:
-    return (
-        Path(frame.path).name if frame.group is None else f"{Path(frame.path).name} frame {frame.number + 1}"
-    )
+    name = Path(frame.path).name
+    return name if frame.group is None else f"{name} frame {frame.number + 1}"

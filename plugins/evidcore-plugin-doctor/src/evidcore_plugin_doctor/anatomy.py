@@ -70,10 +70,9 @@ def misplaced(coarse: Grid, body: Mask) -> dict[str, str]:
         return {}
     result = {}
     if spine.depth < FRONT:
-        result["y"] = (
-            f"the spine lies in front, {100 * spine.depth:.0f} % of the way from the front of the body "
-            f"to its back, seen along {spine.along_mm:.0f} mm: y runs to the front"
-        )
+        where = f"{100 * spine.depth:.0f} % of the way from the front of the body to its back"
+        seen = f"seen along {spine.along_mm:.0f} mm"
+        result["y"] = f"the spine lies in front, {where}, {seen}: y runs to the front"
     lungs = _lungs(coarse, body, spine.x)
     if lungs is None:
         return result
@@ -88,10 +87,9 @@ def misplaced(coarse: Grid, body: Mask) -> dict[str, str]:
     upside_down = above >= TIMES * below and above * _ML >= LIVER_ML
     upright = below >= TIMES * above and below * _ML >= LIVER_ML
     if upside_down:
-        result["z"] = (
-            f"the liver lies above the lungs, {above * _ML:.0f} ml of dense tissue at their upper end and "
-            f"{below * _ML:.0f} ml at their lower end: z runs downwards"
-        )
+        upper = f"{above * _ML:.0f} ml of dense tissue at their upper end"
+        lower = f"{below * _ML:.0f} ml at their lower end"
+        result["z"] = f"the liver lies above the lungs, {upper} and {lower}: z runs downwards"
     if upright or upside_down:
         mirrored = _mirrored(coarse, lungs, core, spine, upside_down=upside_down)
         if mirrored:
@@ -107,10 +105,8 @@ def _permuted(body: Mask) -> str | None:
     for axis, name, other in ((1, "y", 2), (2, "x", 1)):
         smaller = cut_cm2[axis][0]
         if smaller >= TORSO_CM2 and smaller > 2 * cut_cm2[other][0]:
-            return (
-                f"the body runs out of the scan at both ends of {name} ({smaller:.0f} cm² of it at the "
-                f"smaller one) and at no end of z: {name} and z stand in each other's place"
-            )
+            ends = f"both ends of {name} ({smaller:.0f} cm² of it at the smaller one) and at no end of z"
+            return f"the body runs out of the scan at {ends}: {name} and z stand in each other's place"
     return None
 
 

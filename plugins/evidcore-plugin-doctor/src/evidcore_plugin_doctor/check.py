@@ -173,11 +173,9 @@ def _shared_names(cases: Sequence[Listed]) -> Iterator[Fault]:
         for name, (home, other), (split, case) in _repeated(cases, what, _folded):
             first = getattr(other, what)
             if name != first and split != home:
-                text = (
-                    f"{what} {name!a} is in {split} and, with case {other.id!a}, {first!a} in {home}: they "
-                    "differ in case, Unicode form, blanks, or as numbers are written, alone. Write a "
-                    f"{what} in one way, or rename one if they are two."
-                )
+                why = f"{what} {name!a} is in {split} and, with case {other.id!a}, {first!a} in {home}"
+                remedy = f"Write a {what} in one way, or rename one if they are two."
+                text = f"{why}: they differ in case, Unicode form, blanks or zeros alone. {remedy}"
                 yield Fault(check="split", severity="warning", case=case.id, text=text)
 
 

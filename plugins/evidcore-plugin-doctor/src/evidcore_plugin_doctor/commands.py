@@ -61,15 +61,7 @@ def _shard(context: click.Context, option: click.Parameter, text: str) -> tuple[
 @folder_intensity
 @_processes
 @_json
-@click.pass_context
-def check(
-    context: click.Context,
-    target: Path,
-    only: str | None,
-    intensity: Intensity,
-    processes: int,
-    as_json: bool,
-) -> None:
+def check(target: Path, only: str | None, intensity: Intensity, processes: int, as_json: bool) -> None:
     """Find what is wrong with the cases of TARGET, one line a fault.
 
     TARGET is a recipe, or a folder that holds cases.csv or questions.csv. Every fault of every
@@ -91,9 +83,8 @@ def check(
                 click.echo(printable(fault.line(), keep=""))
 
         with follow(name) as progress:
-            summary = check_cases(
-                *list_cases(dataset, name), processes=processes, on_fault=add, progress=progress
-            )
+            listed = list_cases(dataset, name)
+            summary = check_cases(*listed, processes=processes, on_fault=add, progress=progress)
         results[name] = {
             "faults": [dataclasses.asdict(fault) for fault in faults], "summary": dataclasses.asdict(summary),
         }  # fmt: skip
@@ -103,7 +94,7 @@ def check(
     if as_json:
         click.echo(json.dumps({"target": str(target), "datasets": results}, indent=1))
     if any(result["faults"] for result in results.values()):
-        context.exit(1)
+        click.get_current_context().exit(1)
 
 
 def _summary(summary: Summary) -> Iterator[str]:
@@ -135,11 +126,7 @@ def _summary(summary: Summary) -> Iterator[str]:
 @click.option("--case", "ids", multiple=True, metavar="ID", help="Only this case; may be repeated.")
 @click.option("--finding", metavar="NAME", help="Only cases that show this: a finding or a mask.")
 @click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="At most so many, evenly spaced.",
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many, evenly spaced."
 )
 @_processes
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Default: NAME.html of TARGET.")
@@ -168,13 +155,10 @@ def view(
         raise DataError(f"{path}: is there, and no page of this command. Give another --out, or move it.")
     sheets = []
     datasets = open_target(target, only, intensity)
+    filters |= {"processes": processes, "pictures_bytes": PICTURES_BYTES // max(1, len(datasets))}
     for name, dataset in datasets.items():
         with follow(name) as progress:
-            most_bytes = PICTURES_BYTES // len(datasets)
-            sheet = gather(
-                dataset, name, pictures_bytes=most_bytes, processes=processes, progress=progress, **filters
-            )
-            sheets.append(sheet)
+            sheets.append(gather(dataset, name, progress=progress, **filters))
     text, no_room = page(sheets, str(target))
     write_atomically(path, text.encode(errors="backslashreplace"), or_else="name another file with --out")
     size_bytes = path.stat().st_size
@@ -253,14 +237,10 @@ def profile(
             listed = {split: list(dataset.listed(split)) for split in get_args(Split)}
             listings[name] = listed, len(list(dataset.unlisted()))
     profiles = []
+    settings: dict[str, Any] = {"tasks": tasks, "asked": asked, "labeler": built or None}
     for name, (cases, unlisted) in listings.items():
         with follow(name) as progress:
-            profiles.append(
-                describe(
-                    cases, name, tasks=tasks, asked=asked, labeler=built or None, progress=progress,
-                    unlisted=unlisted,
-                )
-            )  # fmt: skip
+            profiles.append(describe(cases, name, progress=progress, unlisted=unlisted, **settings))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "profile.json").write_text(json.dumps(profiles, indent=1), encoding="utf-8")
@@ -325,9 +305,8 @@ def prepare(
     written = f"{summary.size_bytes / 1e9:.3g} GB written to {cache_folder()}"
     click.echo(f"{recipe}: {counts or 'no case is in this share'}; {written} in {summary.seconds:.0f} s")
     if summary.deleted_bytes:
-        click.echo(
-            f"{summary.deleted_bytes / 1e9:.3g} GB last used before this command began were deleted to make "
-            f"room. If another share kept them, set EVID_CACHE_GB higher: it must hold all shares."
-        )
+        deleted = f"{summary.deleted_bytes / 1e9:.3g} GB last used before this command began"
+        remedy = "If another share kept them, set EVID_CACHE_GB higher: it must hold all shares."
+        click.echo(f"{deleted} were deleted to make room. {remedy}")
     if summary.outcomes["no_room"]:
         click.echo("The cache is full. Set EVID_CACHE_GB higher, or prepare with --inputs-only.")

@@ -133,7 +133,7 @@ def gather(
         and (finding is None or finding in names_of(case))
     ]
     if cases and not accepted:
-        raise _nothing_accepted(name, cases, ids, finding)
+        raise DataError(_nothing_accepted(name, cases, ids, finding))
     places = np.linspace(0, len(accepted) - 1, min(len(accepted), limit)).round().astype(int)
     chosen = [accepted[place] for place in places]
     pictures = sum(min(len(case.volumes), MOST_PICTURES) for _, case in chosen)
@@ -169,9 +169,7 @@ def names_of(case: Case) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*case.present(), *case.masks)))
 
 
-def _nothing_accepted(
-    name: str, cases: Sequence[Listed], ids: Sequence[str], finding: str | None
-) -> DataError:
+def _nothing_accepted(name: str, cases: Sequence[Listed], ids: Sequence[str], finding: str | None) -> str:
     """Say which filter accepts nothing."""
     known = sorted({case.id for _, case in cases})
     missing = next((wanted for wanted in ids if wanted not in known), None)
@@ -183,11 +181,9 @@ def _nothing_accepted(
         hint = did_you_mean(finding, names)
         text = f"no case shows {finding!r}, as a finding or a mask.{hint} Correct --finding."
     else:
-        text = (
-            f"none of its {len(cases)} cases is accepted by --split, --case and --finding together. "
-            "Drop one of them."
-        )
-    return DataError(f"dataset {name!r}: {text}")
+        why = f"none of its {len(cases)} cases is accepted by --split, --case and --finding together"
+        text = f"{why}. Drop one of them."
+    return f"dataset {name!r}: {text}"
 
 
 def page(sheets: Sequence[Sheet], target: str) -> tuple[str, int]:

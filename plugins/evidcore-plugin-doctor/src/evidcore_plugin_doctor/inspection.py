@@ -136,11 +136,10 @@ def refuse_oversized(ref: VolumeRef, geometry: Geometry, processes: int) -> None
     if needed > free:
         shape = " x ".join(map(str, geometry.shape_zyx))
         shared = "" if processes == 1 else f" for each of {processes} processes (fewer at once have more)"
-        raise DataError(
-            f"{ref.path}: is too large for memory: {shape} voxels (z, y, x) take {needed / _GIB:.1f} GiB "
-            f"while they are read, {free / _GIB:.1f} GiB are free{shared}. Crop or resample the scan, or "
-            "check it on a machine with more memory."
-        )
+        why = f"{shape} voxels (z, y, x) take {needed / _GIB:.1f} GiB while they are read"
+        room = f"{free / _GIB:.1f} GiB are free{shared}"
+        remedy = "Crop or resample the scan, or check it on a machine with more memory."
+        raise DataError(f"{ref.path}: is too large for memory: {why}, {room}. {remedy}")
 
 
 def free_bytes() -> float:

@@ -41,11 +41,9 @@ def impossible(volume: Volume) -> Remark | None:
         return None
     outside = (array < low) | (array > high)
     z, y, x = (int(index) for index in np.argwhere(outside)[0])
-    return error(
-        f"{int(outside.sum())} of {array.size} voxels lie beyond {low:g} to {high:g} HU, the first at "
-        f"z={z}, y={y}, x={x}: {float(array[z, y, x]):g}. Convert the series again, or fill them with air "
-        "(-1000 HU)."
-    )
+    why = f"{int(outside.sum())} of {array.size} voxels lie beyond {low:g} to {high:g} HU"
+    first = f"the first at z={z}, y={y}, x={x}: {float(array[z, y, x]):g}"
+    return error(f"{why}, {first}. Convert the series again, or fill them with air (-1000 HU).")
 
 
 def not_hounsfield(volume: Volume) -> Remark | None:
@@ -70,36 +68,27 @@ def not_hounsfield(volume: Volume) -> Remark | None:
         and max(_share(sample, -np.inf, -1500), _share(sample, *FAT_TWICE_HU)) > LITTLE
     ):
         peak = _peak(sample, -200 - INTERCEPT_HU, 200 - INTERCEPT_HU)
-        return error(
-            f"soft tissue lies at {peak:.0f} HU and the lowest value is {low:g}: the intercept was applied "
-            f"twice. Soft tissue lies at 0 to 80 HU. Add {INTERCEPT_HU:.0f}, or convert the series again."
-        )
+        why = f"soft tissue lies at {peak:.0f} HU and the lowest value is {low:g}: the intercept was applied"
+        remedy = f"Add {INTERCEPT_HU:.0f}, or convert the series again."
+        return error(f"{why} twice. Soft tissue lies at 0 to 80 HU. {remedy}")
     lowest = float(np.quantile(sample, 0.001))
     high_share, peak = _share(sample, 850, 1250), _peak(sample, 850, 1250)
     if lowest < NEGATED_HU and high_share > SHARE / 2 and _share(sample, -np.inf, -700) < LITTLE:
-        return error(
-            f"air seems to lie at {peak:.0f} HU and bone below {lowest:.0f} HU: the values are negated. "
-            "Air lies at -1000 HU. Multiply by -1, or convert the series again."
-        )
+        why = f"air seems to lie at {peak:.0f} HU and bone below {lowest:.0f} HU: the values are negated"
+        return error(f"{why}. Air lies at -1000 HU. Multiply by -1, or convert the series again.")
     if lowest > -100 and high_share > SHARE:
-        return error(
-            f"soft tissue lies at {peak:.0f} HU and the lowest value is {low:g}: the intercept was not "
-            f"applied. Soft tissue lies at 0 to 80 HU. Subtract {INTERCEPT_HU:.0f}, or convert the series "
-            f"again."
-        )
+        why = f"soft tissue lies at {peak:.0f} HU and the lowest value is {low:g}: the intercept was not"
+        remedy = f"Subtract {INTERCEPT_HU:.0f}, or convert the series again."
+        return error(f"{why} applied. Soft tissue lies at 0 to 80 HU. {remedy}")
     if tissue < LITTLE and _share(sample, -1200, -300) < 1 - LITTLE:
-        return warning(
-            f"{100 * tissue:.2g} % of the voxels lie within -200..200 HU, where soft tissue is; values run "
-            f"from {low:g} to {high:g}. {_REMEDY}"
-        )
+        why = f"{100 * tissue:.2g} % of the voxels lie within -200..200 HU, where soft tissue is"
+        return warning(f"{why}; values run from {low:g} to {high:g}. {_REMEDY}")
     if low >= -20:
         return warning(f"the lowest value is {low:g}: no air and no fat, which every CT holds. {_REMEDY}")
     is_high = AIR_HU[1] < lowest < NO_LUNG_HU and _share(sample, lowest, lowest + PILE_HU) > SHARE / 2
     if is_high or _share(sample, -np.inf, AIR_HU[0]) > LITTLE:
-        return error(
-            f"the values begin at {lowest:.0f} HU, with many voxels: air lies at -1000 HU, and nothing in a "
-            f"body below. They were scaled, shifted or clipped. {_REMEDY}"
-        )
+        why = f"the values begin at {lowest:.0f} HU, with many voxels: air lies at -1000 HU"
+        return error(f"{why}, and nothing in a body below. They were scaled, shifted or clipped. {_REMEDY}")
     width = float(np.quantile(sample, 0.99)) - lowest
     if lowest >= MR_LOWEST_HU and width >= MR_WIDTH_HU:
         return warning(
@@ -139,11 +128,9 @@ def empty_parts(volume: Volume) -> Iterator[Remark]:
         within += [z for z in ends if array[z, 0, 0] > EMPTY_HU]
     if within:
         values = [f"{value:.10g}" for value in np.unique(array[within, 0, 0])]
-        yield error(
-            f"{len(within)} of {len(array)} slices hold a single value each "
-            f"({', '.join(values[:3])}): z = {runs(sorted(int(z) for z in within))}. "
-            f"Convert the series again, or leave the case out."
-        )
+        why = f"{len(within)} of {len(array)} slices hold a single value each ({', '.join(values[:3])})"
+        where = f"z = {runs(sorted(int(z) for z in within))}"
+        yield error(f"{why}: {where}. Convert the series again, or leave the case out.")
 
 
 def even_regions(volume: Volume) -> Iterator[Remark]:
@@ -164,20 +151,17 @@ def even_regions(volume: Volume) -> Iterator[Remark]:
         if not alone and counts.max() > largest:
             result.setdefault(f"{values[counts.argmax()]:.10g}", []).append(int(z))
     for value, slices in result.items():
-        yield error(
-            f"{len(slices)} of {len(array)} slices hold regions of exactly {value} HU: z = {runs(slices)}. "
-            "Tissue has noise: the voxels were overwritten. Convert the series again, or leave the case out."
-        )
+        why = f"{len(slices)} of {len(array)} slices hold regions of exactly {value} HU: z = {runs(slices)}"
+        remedy = "Convert the series again, or leave the case out."
+        yield error(f"{why}. Tissue has noise: the voxels were overwritten. {remedy}")
 
 
 def cut_away(volume: Volume) -> Iterator[Remark]:
     """Yield that the background of a CT was filled with zeros."""
     zeros = float(np.mean(volume.array == 0))
     if zeros > ZERO_SHARE:
-        yield warning(
-            f"{100 * zeros:.0f} % of the voxels are exactly 0 HU, which is water: the background was cut "
-            f"away. Fill it with air (-1000 HU)."
-        )
+        why = f"{100 * zeros:.0f} % of the voxels are exactly 0 HU, which is water"
+        yield warning(f"{why}: the background was cut away. Fill it with air (-1000 HU).")
 
 
 def runs(numbers: list[int], most: int = 4) -> str:

@@ -177,9 +177,8 @@ class Library:
         ours, theirs = np.where(both, ours, 0), np.where(both, theirs, 0)
         is_turned = not np.array_equal(turn, np.eye(3))
         if not is_turned:  # blocks begin where both do
-            ours, theirs = (
-                item[np.ix_(*(both.any(axis=others) for others in _OTHERS))] for item in (ours, theirs)
-            )
+            within = np.ix_(*(both.any(axis=others) for others in _OTHERS))
+            ours, theirs = ours[within], theirs[within]
         overlap = float(both.sum() / smaller)
         length = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
         if overlap < OVERLAP or length == 0:
@@ -299,11 +298,9 @@ def copied_volumes(volumes: Sequence[Copy], library: Library) -> tuple[list[Faul
         originals[later] = earlier
         shift = ", ".join(f"{step:.0f}" for step in alike.shift_mm)
         turned = f"turned by {alike.turn_degrees:.0f} degrees and " if alike.turn_degrees >= 1 else ""
-        text = (
-            f"shows what case {before.case.id!r} shows ({before.file}): correlation {alike.agreement:.3f} "
-            f"over {100 * alike.overlap:.0f} % of the smaller one, {turned}shifted by ({shift}) mm (z, y, "
-            "x). It is another crop, resampling, turned or noisy copy"
-        )
+        text = f"shows what case {before.case.id!r} shows ({before.file}): correlation {alike.agreement:.3f} "
+        text += f"over {100 * alike.overlap:.0f} % of the smaller one, {turned}shifted by ({shift}) mm"
+        text += " (z, y, x). It is another crop, resampling, turned or noisy copy"
         faults.append(_copy_fault("near-duplicate", volume, before, text))
     return faults, relatives
 

@@ -56,10 +56,9 @@ def read_listing(path: Path, columns: Columns) -> Cases:
     if not columns.question and not labels:
         labels = tuple(name for name in names if name not in columns.named() and states(rows, name))
         if not labels:
-            raise DataError(
-                f"{path}: no column reads as a finding (1, 0, -1, present, absent, uncertain). Name them "
-                f"with --labels, or --question, --options and --answer of a question file."
-            )
+            why = "no column reads as a finding (1, 0, -1, present, absent, uncertain)"
+            remedy = "Name them with --labels, or --question, --options and --answer of a question file."
+            raise DataError(f"{path}: {why}. {remedy}")
     case_columns = CaseColumns(
         id_column="", image_column=_CASE, patient_column=columns.patient, split_column=columns.split,
         report_column=columns.report, masks_column="", boxes_column="",
@@ -76,9 +75,8 @@ def read_listing(path: Path, columns: Columns) -> Cases:
     wrong += gathered.clashes
     if wrong:
         more = f"\n  and {len(wrong) - _MOST_SHOWN} more" if len(wrong) > _MOST_SHOWN else ""
-        raise DataError(
-            f"{path}: {len(wrong)} rows cannot be used\n  " + "\n  ".join(wrong[:_MOST_SHOWN]) + more
-        )
+        listed = "\n  ".join(wrong[:_MOST_SHOWN])
+        raise DataError(f"{path}: {len(wrong)} rows cannot be used\n  {listed}{more}")
     by_split: dict[Split, list[Case]] = {}
     for gathered_case, split in gathered.with_questions():
         by_split.setdefault(split, []).append(dataclasses.replace(gathered_case, volumes=()))

@@ -80,16 +80,14 @@ def look_at_masks(
                 add("mask/empty", ref.path, warning(text))
             continue
         ends = [np.take(mask, end, axis) for axis in range(3) if mask.shape[axis] > 1 for end in (0, -1)]
-        text = ""
         if voxels[name] > FULL * mask.size:
-            share = f"{100 * voxels[name] / mask.size:.0f} %"
-            text = f"the mask holds {share} of the volume, and so marks nothing in it. "
-            text += "Draw it, or take it out of the table."
-        elif all(end.all() for end in ends):
-            text = "every voxel of the volume's sides is in the mask: it marks all but the object. "
-            text += "Exchange 0 and 1."
-        if text:
-            add("mask", ref.path, error(f"{name!r}: {text}"))
+            text = f"the mask holds {100 * voxels[name] / mask.size:.0f} % of the volume"
+            remedy = "Draw it, or take it out of the table."
+            add("mask", ref.path, error(f"{name!r}: {text}, and so marks nothing in it. {remedy}"))
+            continue
+        if all(end.all() for end in ends):
+            text = "every voxel of the volume's sides is in the mask: it marks all but the object"
+            add("mask", ref.path, error(f"{name!r}: {text}. Exchange 0 and 1."))
             continue
         if better := better_turn(volume, mask):
             text = f"{name!r}: {better}. Look at it over the scan; write it again with the scan's affine."
@@ -162,10 +160,8 @@ def _exchanged(path: str, volume: Volume) -> str:
     whole = volume.file_geometry.shape_zyx
     if shape == whole or sorted(shape) != sorted(whole):
         return ""
-    return (
-        f"the mask has {shape} voxels (z, y, x), its volume {whole}: axes stand in each other's place. "
-        "Write it again as the volume was written."
-    )
+    why = f"the mask has {shape} voxels (z, y, x), its volume {whole}: axes stand in each other's place"
+    return f"{why}. Write it again as the volume was written."
 
 
 def read_masks(
@@ -191,9 +187,8 @@ def read_masks(
             with contextlib.suppress(DataError):  # not every file of masks is a volume too
                 values = read(VolumeRef(path=ref.path, intensity="arbitrary")).array
                 if values_of is not None:
-                    values_of[ref.path] = sorted(
-                        {int(label) for plane in values for label in np.unique(plane)} - {0}
-                    )
+                    numbers = {int(label) for plane in values for label in np.unique(plane)}
+                    values_of[ref.path] = sorted(numbers - {0})
                 if values.shape == mask.shape and np.array_equal(values == ref.label, mask):
                     maps[ref.path] = values
 
@@ -216,10 +211,8 @@ def better_turn(volume: Volume, mask: Mask) -> str | None:
     fit, how = max((_fit(volume, other) or 0.0, how) for how, other in turned.items())
     if fit < max(FIT, TIMES * own):
         return None
-    return (
-        f"its outline follows no edge of the scan ({own:.2f} times the slope within), and {how} it does "
-        f"({fit:.2f} times)"
-    )
+    why = f"its outline follows no edge of the scan ({own:.2f} times the slope within)"
+    return f"{why}, and {how} it does ({fit:.2f} times)"
 
 
 def _fit(volume: Volume, mask: Mask) -> float | None:
@@ -230,10 +223,8 @@ def _fit(volume: Volume, mask: Mask) -> float | None:
     pieces, values = mask[taken][:, *within], volume.array[taken][:, *within].astype(np.float32)
     if volume.intensity == "hu":
         values = np.clip(values, *CLIP_HU)
-    across = [
-        ndimage.gaussian_filter(values, (0, SIGMA, SIGMA), order=order) for order in ((0, 1, 0), (0, 0, 1))
-    ]
-    slope = np.hypot(*across)
+    sigma = (0, SIGMA, SIGMA)
+    slope = np.hypot(*(ndimage.gaussian_filter(values, sigma, axis) for axis in ((0, 1, 0), (0, 0, 1))))
     cross = ndimage.generate_binary_structure(2, 1)[None]
     core = ndimage.binary_erosion(pieces, cross, border_value=1)
     edge = ndimage.binary_dilation(pieces, cross) & ~core

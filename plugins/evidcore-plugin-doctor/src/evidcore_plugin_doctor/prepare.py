@@ -119,10 +119,8 @@ def fill(
             unlisted += (f"{name}: {message}" for message in source.unlisted())
     keep = functools.partial(fill_case, spec=spec, keeps_volumes=keeps_volumes, began_s=began_s)
     wanted = (_wanted(assembly, spec, name, case) for name, case in share)
-    killed = (
-        f"one of {processes} processes was killed, perhaps for want of memory. What is done is kept: "
-        f"give the command again with fewer --processes."
-    )
+    why = f"one of {processes} processes was killed, perhaps for want of memory"
+    killed = f"{why}. What is done is kept: give the command again with fewer --processes."
     filled: list[Filled] = []
     for result in in_processes(keep, wanted, processes, killed):
         filled.append(result)
@@ -148,10 +146,9 @@ def _cases(datasets: Mapping[str, Dataset], splits: Sequence[Split]) -> Iterator
             for case in listed:
                 seen[case.id] += 1
                 place, count = f"{name}/{split}/{case.id}", seen[case.id]
-                twice = (
-                    f"its id {case.id!r} is that of another case of the data set. Give each an id of its own."
-                )
-                yield (place, case) if count == 1 else (f"{place} ({count})", twice)
+                why = f"its id {case.id!r} is that of another case of the data set"
+                twice = f"{place} ({count})", f"{why}. Give each an id of its own."
+                yield (place, case) if count == 1 else twice
             left_out = source.left_out.get(split, {})
             for case_id in sorted(left_out.keys() - {case.id for case in listed}):
                 yield f"{name}/{split}/{case_id}", left_out[case_id]

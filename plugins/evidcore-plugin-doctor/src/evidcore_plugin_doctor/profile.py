@@ -68,21 +68,19 @@ def profile(
     known = [way.name for way in ways]
     for wanted in asked:
         if wanted not in known:
-            raise DataError(
-                f"dataset {name!r}: nothing is asked as {wanted!r}.{did_you_mean(wanted, known)} "
-                f"It can be asked: {', '.join(known) or 'nothing, there are neither questions nor findings'}."
-            )
+            why = f"nothing is asked as {wanted!r}.{did_you_mean(wanted, known)}"
+            listed = ", ".join(known) or "nothing, there are neither questions nor findings"
+            raise DataError(f"dataset {name!r}: {why} It can be asked: {listed}.")
     reports = {split: [case.report for case in some if case.report] for split, some in cases.items()}
     where = {split: positions(some, labeler) for split, some in reports.items()}
+    measured = [way for way in ways if not asked or way.name in asked]
     return {
         "dataset": name,
         "unlisted": unlisted,
         "splits": {split: _counts(some) for split, some in cases.items()},
         "findings": [row for split, some in cases.items() for row in prevalence(split, some)],
-        "reference_lines": [
-            row for way in ways if not asked or way.name in asked for row in blind.lines(way)
-        ],
-        "positions": {split: measured for split, measured in where.items() if measured is not None},
+        "reference_lines": [row for way in measured for row in blind.lines(way)],
+        "positions": {split: densities for split, densities in where.items() if densities is not None},
         "reports": {split: lengths(some) for split, some in reports.items() if some},
         "volumes": _volumes(cases, progress),
     }

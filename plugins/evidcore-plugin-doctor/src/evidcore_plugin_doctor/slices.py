@@ -48,11 +48,9 @@ def disordered(volume: Volume) -> Iterator[tuple[str, Remark]]:
         return
     same = [b for a, b in itertools.pairwise(kept) if b == a + 1 and np.array_equal(array[a], array[b])]
     if same:
-        remark = warning(
-            f"{len(same)} of {len(array)} slices hold the voxels of the slice before: {'zyx'[axis]} = "
-            f"{runs(same)}. Slices were repeated or filled in. Convert the series again."
-        )
-        yield "slices", remark
+        why = f"{len(same)} of {len(array)} slices hold the voxels of the slice before"
+        remedy = "Slices were repeated or filled in. Convert the series again."
+        yield "slices", warning(f"{why}: {'zyx'[axis]} = {runs(same)}. {remedy}")
     planes = np.stack([block_means(array[index], pixels) for index in kept])
     if planes[0].size < FEWEST_PIXELS:
         return
@@ -79,16 +77,14 @@ def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> It
     elsewhere = float(np.mean(far < LIKER * near))
     name = "zyx"[axis]
     if elsewhere > INTERLEAVED:
-        yield error(
-            f"{100 * elsewhere:.0f} % of the {count} slices are less like their neighbours than like slices "
-            "farther off: the slices are out of order. Sort them by their position and write the scan again."
-        )
+        why = f"{100 * elsewhere:.0f} % of the {count} slices are less like their neighbours than like slices"
+        remedy = "Sort them by their position and write the scan again."
+        yield error(f"{why} farther off: the slices are out of order. {remedy}")
     elif odd:
-        yield error(
-            f"{len(odd)} of {count} slices are unlike both neighbours, though these are alike: {name} = "
-            f"{runs(odd)}. They stand in the wrong place, come from another scan, or have other values. "
-            f"Look at the scan; convert the series again."
-        )
+        why = f"{len(odd)} of {count} slices are unlike both neighbours, though these are alike"
+        cause = "They stand in the wrong place, come from another scan, or have other values."
+        remedy = "Look at the scan; convert the series again."
+        yield error(f"{why}: {name} = {runs(odd)}. {cause} {remedy}")
 
 
 def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[tuple[str, Remark]]:
@@ -105,14 +101,12 @@ def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[tuple[str, Rema
     if len(at):
         is_jump = np.abs(shift[at]).max() > JUMP_HU or alike[at].min() < NEGATIVE
         first, kind = at[0], "jump" if is_jump else "step"
-        remark = error(
-            f"Hounsfield units change from slice to slice at {'zyx'[axis]} = "
-            f"{runs([kept[i + 1] for i in at])}: at the first, the median pixel by {shift[first]:.0f} HU, "
-            f"the spread {ratio[first]:.2f}-fold, correlation {alike[first]:.2f}. Part of the slices was "
-            "scaled, shifted or negated. Apply each slice's own slope and intercept once; convert the "
-            "series again."
-        )
-        yield f"slices/{kind}", remark
+        where = f"{'zyx'[axis]} = {runs([kept[i + 1] for i in at])}"
+        by = f"the median pixel by {shift[first]:.0f} HU, the spread {ratio[first]:.2f}-fold"
+        why = f"Hounsfield units change from slice to slice at {where}: at the first, {by}"
+        cause = "Part of the slices was scaled, shifted or negated."
+        remedy = "Apply each slice's own slope and intercept once; convert the series again."
+        yield f"slices/{kind}", error(f"{why}, correlation {alike[first]:.2f}. {cause} {remedy}")
 
 
 def _gap(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:
@@ -122,8 +116,7 @@ def _gap(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator
     second, widest = np.sort(beside)[-2:]
     if widest > GAP * max(second, 1e-6):
         at = kept[int(beside.argmax())]
-        yield warning(
-            f"the step from {'zyx'[axis]} = {at} to {at + 1} is {widest / max(second, 1e-6):.1f} times as "
-            "large as any other between neighbouring slices: slices are missing there, or parts of two "
-            "scans were joined. Convert the series again."
-        )
+        times = f"{widest / max(second, 1e-6):.1f} times as large as any other between neighbouring slices"
+        cause = "slices are missing there, or parts of two scans were joined"
+        step = f"the step from {'zyx'[axis]} = {at} to {at + 1}"
+        yield warning(f"{step} is {times}: {cause}. Convert the series again.")

@@ -58,10 +58,8 @@ def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[R
     elif smallest < SMALLEST_MM or largest > LARGEST_MM:
         yield error(f"{size}: one axis is beyond {SMALLEST_MM:g} to {LARGEST_MM:g} mm. {_SCANNER}")
     elif ref.intensity == "hu" and (spacing == 1).all() and rows in FULL_MATRIX:
-        yield warning(
-            f"{size} with a matrix of {rows} x {columns}: what a header says that nobody has filled in, and "
-            f"a field of view of {rows} mm. {_SCANNER}"
-        )
+        why = f"{size} with a matrix of {rows} x {columns}: what a header says that nobody has filled in"
+        yield warning(f"{why}, and a field of view of {rows} mm. {_SCANNER}")
     else:
         extent_mm = spacing * geometry.shape_zyx
         if odd := _odd(spacing, size, extent_mm, is_ct=ref.intensity == "hu"):
@@ -122,10 +120,8 @@ def too_small(volume: Volume) -> Remark | None:
     if width >= least:
         return None
     what = "chest" if least == TRUNK_MM else "body"
-    return warning(
-        f"a spacing of {_written(volume.spacing_mm_zyx)} mm (z, y, x) makes the {what} {width:.0f} mm "
-        f"wide, expected at least {least:g} mm. {_SCANNER}"
-    )
+    why = f"a spacing of {_written(volume.spacing_mm_zyx)} mm (z, y, x) makes the {what} {width:.0f} mm wide"
+    return warning(f"{why}, expected at least {least:g} mm. {_SCANNER}")
 
 
 def _of_file(stated: Geometry) -> str:

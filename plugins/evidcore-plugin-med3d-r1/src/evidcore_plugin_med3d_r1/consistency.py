@@ -18,6 +18,7 @@ LEVELS: Mapping[str, tuple[tuple[float, float], ...]] = {
     # arXiv:2602.01200 gives the values 0, 0.5, 0.8, 1; the thresholds are ours, as it gives none
     "paper": ((0.0, 0.5), (0.5, 0.8), (1.0, 1.0)),
 }
+_UNGATED = "agreement with the report is all that it pays for; the paper does not gate it"
 
 
 class ReportConsistency(Reward):
@@ -37,9 +38,7 @@ class ReportConsistency(Reward):
         stage2_rl/src/open_r1/grpo_3d.py, `rm_reward`.
     """
 
-    declared = MappingProxyType({
-        "copied report": "agreement with the report is all that it pays for; the paper does not gate it"
-    })  # fmt: skip
+    declared = MappingProxyType({"copied report": _UNGATED})
 
     def __init__(
         self,
@@ -83,9 +82,8 @@ class ReportConsistency(Reward):
         if agreement is None:
             return Unscored(kind="not-applicable", reason="the scorer finds nothing to compare")
         value = agreement if self.levels == "none" else level(agreement, LEVELS[self.levels])
-        return Score(
-            value=value, parts={"agreement": agreement}, reason=f"the texts agree to {agreement:.2f}"
-        )
+        reason = f"the texts agree to {agreement:.2f}"
+        return Score(value=value, parts={"agreement": agreement}, reason=reason)
 
 
 def level(agreement: float, steps: Sequence[tuple[float, float]]) -> float:

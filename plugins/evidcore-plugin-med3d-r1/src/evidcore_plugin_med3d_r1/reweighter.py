@@ -17,7 +17,7 @@ class Abnormality(Reweighter):
     rate.
 
     Args:
-        gain: weight of abnormal tokens; 1 re-weighs nothing.
+        gain: weight of abnormal tokens, 1.1 in the paper's section on ARW; 1 re-weighs nothing.
         labeler: tells abnormal sentences; without one, the labels that came with the data are taken, and a
             text that came without weighs 1 throughout.
 
@@ -25,12 +25,7 @@ class Abnormality(Reweighter):
         Lai et al. 2026, Med3D-R1, arXiv:2602.01200, eq. 5.
     """
 
-    def __init__(
-        self,
-        *,
-        gain: Annotated[float, Ge(0)] = 1.10,  # paper, section on ARW
-        labeler: Labeler | None = None,
-    ) -> None:
+    def __init__(self, *, gain: Annotated[float, Ge(0)] = 1.10, labeler: Labeler | None = None) -> None:
         self.gain = gain
         self.labeler = labeler
         self._labelled: dict[str, tuple[Span, ...]] = {}  # a text comes back in every epoch

@@ -72,10 +72,8 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     tensors = held.get(ENTRY) if isinstance(held, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(item, Tensor) for item in tensors.values()):
         result = _first([repr(key) for key in held]) if isinstance(held, dict) else type(held).__name__
-        raise DataError(
-            f"{path}: must hold {{'{ENTRY}': tensors by name}} as SAM 2.1 writes it, got "
-            f"{result or 'nothing'}. Name a folder that save_pretrained wrote as `folder`."
-        )
+        why = f"must hold {{'{ENTRY}': tensors by name}} as SAM 2.1 writes it, got {result or 'nothing'}"
+        raise DataError(f"{path}: {why}. Name a folder that save_pretrained wrote as `folder`.")
     return tensors
 
 
@@ -107,10 +105,9 @@ def fill(model: Sam2VideoModel, tensors: Mapping[str, Tensor], path: Path) -> No
         if listed
     ]
     if wrong:
-        raise DataError(
-            f"{path}: its {len(tensors)} tensors are not those of MedSAM2 (SAM 2.1 Hiera-T, 512 px). "
-            f"{'; '.join(wrong)}. Name another checkpoint, for instance MedSAM2_latest.pt of wanglab/MedSAM2."
-        )
+        why = f"its {len(tensors)} tensors are not those of MedSAM2 (SAM 2.1 Hiera-T, 512 px)"
+        remedy = "Name another checkpoint, for instance MedSAM2_latest.pt of wanglab/MedSAM2."
+        raise DataError(f"{path}: {why}. {'; '.join(wrong)}. {remedy}")
     model.load_state_dict(state)
 
 

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from safetensors import torch as safetensors
 from torch import Tensor
-from torch.nn import functional as F
+
+from evidcore_plugin_medsam2.pixels import resized
 
 if TYPE_CHECKING:
     from transformers import Sam2VideoModel
@@ -156,16 +157,10 @@ class Network:
     def from_masks(self, view: View, masks: Bool[Tensor, "row size size"]) -> Found:
         """Take masks, in the model's pixels, for the objects on their slices."""
         shown = masks[:, None].to(self.device, self.real)
-        logits = F.interpolate(
-            shown * MASK_SCALE + MASK_BIAS,
-            size=self.model.prompt_encoder.mask_input_size,
-            mode="bilinear",
-            align_corners=False,
-            antialias=True,
-        )
-        sparse, dense = self.model.prompt_encoder(
-            *self._no_points(len(masks)), None, self.model.mask_downsample(shown)
-        )
+        low_yx = self.model.prompt_encoder.mask_input_size
+        logits = resized(shown * MASK_SCALE + MASK_BIAS, low_yx, antialias=True)
+        dense_prompt = self.model.mask_downsample(shown)
+        sparse, dense = self.model.prompt_encoder(*self._no_points(len(masks)), None, dense_prompt)
         pointer = self._decode(view, view.coarse, sparse, dense, False).pointer
         is_there = shown.flatten(1).any(dim=1, keepdim=True)
         pointer = torch.where(is_there, pointer, self.model.no_object_pointer)
@@ -202,21 +197,15 @@ class Network:
     def remember(self, view: View, found: Found, *, is_prompted: bool) -> Remembered:
         """Make a memory of what was found on slices; masks of prompted ones are taken as certain."""
         model = self.model
-        logits = F.interpolate(
-            found.logits[:, None].to(self.real),
-            size=(self.size_px,) * 2,
-            mode="bilinear",
-            align_corners=False,
-        )
+        logits = resized(found.logits[:, None].to(self.real), (self.size_px,) * 2)
         shown = (logits > 0).to(self.real) if is_prompted else logits.sigmoid()
         shown = shown * model.config.sigmoid_scale_for_mem_enc + model.config.sigmoid_bias_for_mem_enc
         features, _ = model.memory_encoder(view.coarse, shown)
         hidden = model.occlusion_spatial_embedding_parameter
         if hidden is not None:
             features = features + (~found.is_there)[..., None, None] * hidden[..., None, None]
-        return Remembered(
-            features=features.to(torch.bfloat16).flatten(2).permute(2, 0, 1), pointer=found.pointer
-        )
+        tokens = features.to(torch.bfloat16).flatten(2).permute(2, 0, 1)
+        return Remembered(features=tokens, pointer=found.pointer)
 
     def _pointers(
         self, prompted: Remembered, passed: Sequence[Remembered], spans: Float[Tensor, " row"]

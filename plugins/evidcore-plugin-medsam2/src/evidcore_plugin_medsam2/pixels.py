@@ -30,17 +30,20 @@ def pixels(shown: Greys, size_px: int) -> Float[Tensor, "3 size size"]:
     return (plane - torch.tensor(MEAN)[:, None, None]) / torch.tensor(SPREAD)[:, None, None]
 
 
+def resized(
+    maps: Float[Tensor, "row 1 y x"], size_yx: tuple[int, int], *, antialias: bool = False
+) -> Float[Tensor, "row 1 to_y to_x"]:
+    """Return maps at another size, bilinear as in SAM 2.1."""
+    return F.interpolate(maps, size=size_yx, mode="bilinear", align_corners=False, antialias=antialias)
+
+
 def to_slice(logits: Float[Tensor, "row low_y low_x"], shape_yx: tuple[int, int]) -> Bool[Tensor, "row y x"]:
     """Return the masks of low-resolution logits on the slice's own grid."""
-    full = F.interpolate(logits[:, None].float(), size=shape_yx, mode="bilinear", align_corners=False)
-    return full[:, 0] > 0
+    return resized(logits[:, None].float(), shape_yx)[:, 0] > 0
 
 
 def to_model(masks: Bool[Tensor, "row y x"], size_px: int) -> Bool[Tensor, "row size size"]:
     """Return masks of slices in the model's pixels: those of which the mask covers at least half."""
     if masks.shape[1:] == (size_px, size_px):
         return masks
-    shares = F.interpolate(
-        masks[:, None].float(), size=(size_px,) * 2, mode="bilinear", align_corners=False, antialias=True
-    )
-    return shares[:, 0] >= 0.5
+    return resized(masks[:, None].float(), (size_px,) * 2, antialias=True)[:, 0] >= 0.5

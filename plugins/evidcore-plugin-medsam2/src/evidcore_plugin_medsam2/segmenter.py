@@ -78,10 +78,8 @@ class MedSam2(Segmenter):
             raise RecipeError(f"medsam2: window_hu is [low, high], low below high; got {list(window_hu)}.")
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", device):
             raise RecipeError(f"medsam2: device must be auto, cpu, cuda or cuda:<number>, got {device!r}.")
-        if file or folder:
-            self.source = Source(file=file, folder=folder)
-        else:
-            self.source = Source(id=id, revision=revision, name=checkpoint)
+        hub = {} if file or folder else {"id": id, "revision": revision, "name": checkpoint}
+        self.source = Source(file=file, folder=folder, **hub)
         self._recipe_folder, self._device, self._dtype = recipe_folder, device, dtype
         self.propagate, self.window_hu, self.arbitrary = propagate, window_hu, arbitrary
         self.half_features = half_features

@@ -37,13 +37,8 @@ class Session(SegmenterSession):
         self._slices_per_pass = GPU_SLICES if is_gpu else 1
         self._ends: tuple[float, float] | None = None
         _, height, width = self.volume.geometry.shape_zyx
-        self.tracker = Tracker(
-            network,
-            self.look,
-            (height, width),
-            propagate=segmenter.propagate,
-            rows_per_pass=GPU_ROWS if is_gpu else 1,
-        )
+        rows, propagate = GPU_ROWS if is_gpu else 1, segmenter.propagate
+        self.tracker = Tracker(network, self.look, (height, width), propagate=propagate, rows_per_pass=rows)
 
     def mask(self, prompts: Sequence[SegmenterPrompt], z_window: tuple[int, int] | None = None) -> Mask:
         """Return the objects that are prompted, OR-ed, shape (z, y, x).
@@ -78,10 +73,8 @@ class Session(SegmenterSession):
         new = [target for target, known in result.items() if known is None]
         shape_yx = self.volume.geometry.shape_zyx[1:]
         for target, logits in zip(new, self.tracker.track(new), strict=True):
-            packed = np.packbits(np.concatenate([
-                to_slice(low[None], shape_yx).numpy().reshape(-1) for low in logits
-            ]))  # fmt: skip
-            result[target] = packed
+            slices = [to_slice(low[None], shape_yx).numpy().reshape(-1) for low in logits]
+            result[target] = packed = np.packbits(np.concatenate(slices))
             self._segmenter.cache.put((self._key, target.key()), packed, packed.nbytes)
         return {target: packed for target, packed in result.items() if packed is not None}
 
@@ -126,8 +119,7 @@ class Session(SegmenterSession):
             low, high = self._ends
             return greys(plane, low, high if high > low else low + 1)
         if plane.min() < 0 or plane.max() > 255:
-            raise DataError(
-                f"{self.volume.ref.path}: slice {z} has values from {plane.min():g} to {plane.max():g}, and "
-                f"arbitrary = 'bytes' takes 0 to 255. Write arbitrary = 'percentiles'."
-            )
+            why = f"slice {z} has values from {plane.min():g} to {plane.max():g}"
+            remedy = "arbitrary = 'bytes' takes 0 to 255. Write arbitrary = 'percentiles'."
+            raise DataError(f"{self.volume.ref.path}: {why}, and {remedy}")
         return greys(plane, 0, 255)

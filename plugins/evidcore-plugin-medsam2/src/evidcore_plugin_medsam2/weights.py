@@ -35,14 +35,10 @@ class Source:
     def __post_init__(self) -> None:
         """Refuse two places, and a repository without its commit."""
         if self.file and self.folder:
-            raise RecipeError(
-                f"medsam2: name file or folder, not both; got {self.file!r} and {self.folder!r}."
-            )
+            raise RecipeError(f"medsam2: file or folder, not both; got {self.file!r} and {self.folder!r}.")
         if not (self.file or self.folder) and not (self.id and self.revision):
-            raise RecipeError(
-                f"medsam2: the weights need a file, a folder, or id and revision; got id = {self.id!r}, "
-                f"revision = {self.revision!r}."
-            )
+            why = "the weights need a file, a folder, or id and revision"
+            raise RecipeError(f"medsam2: {why}; got id = {self.id!r}, revision = {self.revision!r}.")
 
     def __str__(self) -> str:
         return self.file or self.folder or "/".join(filter(None, (f"{self.id}@{self.revision}", self.name)))
@@ -78,28 +74,20 @@ class Source:
         from safetensors import SafetensorError
 
         if self.folder and not (recipe_folder / self.folder / "config.json").is_file():
-            raise DataError(
-                f"{recipe_folder / self.folder}: holds no config.json. Name a folder that save_pretrained "
-                f"wrote, or a checkpoint as `file`."
-            )
+            why = f"{recipe_folder / self.folder}: holds no config.json"
+            raise DataError(f"{why}. Name a folder that save_pretrained wrote, or a checkpoint as `file`.")
         place = str(recipe_folder / self.folder) if self.folder else self.id
-        kind = transformers.Sam2VideoModel
+        revision = self.revision or None
         try:
-            config = transformers.AutoConfig.from_pretrained(place, revision=self.revision or None)
+            config = transformers.AutoConfig.from_pretrained(place, revision=revision)
             if not isinstance(config, transformers.Sam2VideoConfig):
-                raise DataError(
-                    f"{self}: is a model of type {config.model_type!r}, and medsam2 tracks with "
-                    f"'sam2_video'. Name one such as facebook/sam2.1-hiera-tiny."
-                )
+                why = f"is a model of type {config.model_type!r}, and medsam2 tracks with 'sam2_video'"
+                raise DataError(f"{self}: {why}. Name one such as facebook/sam2.1-hiera-tiny.")
             with torch.random.fork_rng(devices=[]):
-                model, result = kind.from_pretrained(
-                    place,
-                    config=config,
-                    revision=self.revision or None,
-                    dtype=torch.float32,
-                    use_safetensors=True,
+                model, result = transformers.Sam2VideoModel.from_pretrained(
+                    place, config=config, revision=revision, dtype=torch.float32, use_safetensors=True,
                     output_loading_info=True,
-                )
+                )  # fmt: skip
         except (OSError, ValueError, RuntimeError, HfHubHTTPError, SafetensorError) as cause:
             raise DataError(self._not_had(cause)) from cause
         wrong = [
@@ -108,10 +96,8 @@ class Source:
             if result[key]
         ]
         if wrong:
-            raise DataError(
-                f"{self}: its tensors are not those of a Sam2VideoModel of its config. {'; '.join(wrong)}. "
-                f"Name another folder."
-            )
+            why = f"its tensors are not those of a Sam2VideoModel of its config. {'; '.join(wrong)}"
+            raise DataError(f"{self}: {why}. Name another folder.")
         return cast("Sam2VideoModel", model)
 
     def _not_had(self, cause: BaseException) -> str:
@@ -128,20 +114,15 @@ def published_config(size_px: int = SIZE_PX) -> Sam2VideoConfig:
 
     transformers knows the size in several places; where one is forgotten, it runs at wrong positions.
     """
-    from transformers import (
-        Sam2HieraDetConfig,
-        Sam2VideoConfig,
-        Sam2VideoPromptEncoderConfig,
-        Sam2VisionConfig,
-    )
+    import transformers
 
-    vision = Sam2VisionConfig(
-        backbone_config=Sam2HieraDetConfig(image_size=[size_px, size_px]),
+    vision = transformers.Sam2VisionConfig(
+        backbone_config=transformers.Sam2HieraDetConfig(image_size=[size_px, size_px]),
         backbone_feature_sizes=[[size_px // stride] * 2 for stride in (4, 8, 16)],
     )
-    return Sam2VideoConfig(
+    return transformers.Sam2VideoConfig(
         vision_config=vision,
-        prompt_encoder_config=Sam2VideoPromptEncoderConfig(image_size=size_px),
+        prompt_encoder_config=transformers.Sam2VideoPromptEncoderConfig(image_size=size_px),
         image_size=size_px,
         memory_attention_rope_feat_sizes=[size_px // 16] * 2,
     )

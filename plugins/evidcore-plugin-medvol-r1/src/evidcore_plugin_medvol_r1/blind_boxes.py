@@ -136,10 +136,9 @@ def _known(prompt: Prompt, task: Task, look: Callable[[VolumeRef], Scan]) -> _Kn
     scan = look(prompt.case.volumes[0])
     boxes = gold_evidence(prompt, task).boxes
     box = max(boxes, key=lambda item: (item.y1 - item.y0) * (item.x1 - item.x0))
-    edges = zip((0, 1, 1, 2, 2), (box.z + 0.5, box.y0, box.y1, box.x0, box.x1), strict=True)
-    place = tuple(
-        (edge - scan.frame[axis][0]) / (scan.frame[axis][1] - scan.frame[axis][0]) for axis, edge in edges
-    )
+    edges = np.array([box.z + 0.5, box.y0, box.y1, box.x0, box.x1])
+    start, stop = np.array(scan.frame)[[0, 1, 1, 2, 2]].T
+    place = tuple(((edges - start) / (stop - start)).tolist())
     return _Known(patient=cluster_of(prompt), words=_words(prompt), scan=scan, place=place)
 
 
@@ -149,10 +148,8 @@ def _median(places: Sequence[Place]) -> Place:
 
 def _box(scan: Scan, place: Place) -> Box:
     """Return a place as voxels of the scan, at least one of each axis."""
-    (z, _), (y0, y1), (x0, x1) = (
-        tuple(scan.frame[axis][0] + item * (scan.frame[axis][1] - scan.frame[axis][0]) for item in shares)
-        for axis, shares in enumerate(((place[0], place[0]), place[1:3], place[3:5]))
-    )
+    start, stop = np.array(scan.frame)[[0, 1, 1, 2, 2]].T
+    z, y0, y1, x0, x1 = (start + np.array(place) * (stop - start)).tolist()
     depth, height, width = scan.shape_zyx
     y_first, y_stop = _span(y0, y1, height)
     x_first, x_stop = _span(x0, x1, width)

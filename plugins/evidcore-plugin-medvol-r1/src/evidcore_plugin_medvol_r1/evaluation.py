@@ -50,6 +50,9 @@ from evidcore_plugin_medvol_r1.masks import request
 from evidcore_plugin_medvol_r1.scan_facts import outlined, stated
 
 MOST_SCANS = 600  # of training patients, whose outlines registration learns from
+RUNGS = (  # name, metric and summary of the best blind rule, and of registration
+    ("blind-rule", "blind_dsc", "the best blind rule"), ("registration", "registration_dsc", "registration"),
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,12 +100,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
     beside = ("key_slice_area", "box_iou", "unparsable_rate")
     points = "points of DSC"
 
-    def __init__(
-        self,
-        cache_folder: Path,
-        *,
-        segmenter: Segmenter = {"use": "region-growing"},  # type: ignore[assignment]  # noqa: B006
-    ) -> None:
+    def __init__(self, cache_folder: Path, *, segmenter: Segmenter = {"use": "region-growing"}) -> None:  # type: ignore[assignment]  # noqa: B006
         self.cache_folder = cache_folder
         self.segmenter = segmenter
 
@@ -139,18 +137,12 @@ class SegmentationEvaluation(Evaluation[Answer]):
         chosen = self.best_rules(prompts, training(), task)
         sets = [*answers, *(Answers(prompts, said) for _, said in chosen)]
         scored = self.score(sets, task, name)
-        names = (
-            ("blind-rule", "blind_dsc", "the best blind rule"),
-            ("registration", "registration_dsc", "registration"),
-        )
         rules = [
             _rule(item, rule.name, *called, name)
-            for (rule, _), item, called in zip(chosen, scored[len(answers) :], names, strict=False)
+            for (rule, _), item, called in zip(chosen, scored[len(answers) :], RUNGS, strict=False)
         ]
-        blind = dataclasses.replace(
-            rules[0], also=tuple(rules[1:]), rows=tuple(shown for item in rules for shown in item.rows)
-        )
-        return scored[: len(answers)], blind
+        rows = tuple(row for item in rules for row in item.rows)
+        return scored[: len(answers)], dataclasses.replace(rules[0], also=tuple(rules[1:]), rows=rows)
 
     def best_rules(
         self, prompts: Sequence[Prompt], known: Sequence[Prompt], task: Task
@@ -191,12 +183,8 @@ def _measurement(answers: Sequence[SegmentationAnswer], measured: Sequence[MaskF
     """Return the figures, and what tables say beside them; texts hold them by part too."""
     texts = []
     for answer, item in zip(answers, measured, strict=True):
-        parts = {
-            f"{name}/{part}": item.figures[name]
-            for part in answer.parts
-            for name in BY_PART
-            if name in item.figures
-        }
+        known = {name: item.figures[name] for name in BY_PART if name in item.figures}
+        parts = {f"{name}/{part}": known[name] for part in answer.parts for name in known}
         texts.append(TextFigures(figures={**item.figures, **parts}, unscored=item.missing))
     counts = collections.Counter(
         kind for answer in answers for kind in ("unparsable", "refused") if getattr(answer, kind) is not None
@@ -217,6 +205,5 @@ def _as_iou(dsc: Row) -> Row:
         return None if value is None else value / (2 - value)
 
     note = "DSC / (2 - DSC) of the mean DSC, as papers print; not the mean IoU"
-    return dataclasses.replace(
-        dsc, metric="iou_from_dsc", value=iou(dsc.value), low=iou(dsc.low), high=iou(dsc.high), note=note
-    )
+    figures = {name: iou(getattr(dsc, name)) for name in ("value", "low", "high")}
+    return dataclasses.replace(dsc, metric="iou_from_dsc", note=note, **figures)

@@ -48,11 +48,7 @@ def follow(given: Sequence[Answers[Answer]], task: Task, segmenter: Segmenter) -
     """
     golds = [gold_evidence(prompt, task) for prompt in given[0].prompts]
     asked = [
-        [
-            _Asked(prompt=prompt, answer=answer, gold=gold)
-            for prompt, answer, gold in zip(item.prompts, item.said, golds, strict=True)
-        ]
-        for item in given
+        [_Asked(*question) for question in zip(item.prompts, item.said, golds, strict=True)] for item in given
     ]
     by_volume: dict[VolumeRef, list[int]] = {}
     for place, prompt in enumerate(given[0].prompts):
@@ -84,13 +80,12 @@ def gold_evidence(prompt: Prompt, task: Task) -> Evidence:
         return Evidence(slice=z, boxes=tuple(boxes_on(measured, z)))
     gold = task.parse(prompt, task.gold(prompt)[0]).evidence
     if gold is None or not gold.boxes:
-        raise ContractError(
-            f"task {type(task).__name__}: no box is read from its own gold answer to {prompt.id!r}."
-        )
+        why = f"no box is read from its own gold answer to {prompt.id!r}"
+        raise ContractError(f"task {type(task).__name__}: {why}.")
     return gold
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class _Asked:
     """A question, what was answered and what should have been."""
 
@@ -150,11 +145,9 @@ def _figures(
         for mask in (best, *masks):
             if isinstance(mask, Exception) and not isinstance(mask, ValueError):
                 prompt = answers[0].prompt
-                raise ContractError(
-                    f"{offer} failed on prompt {prompt.id!r}, {prompt.case.volumes[0].path}: "
-                    f"{type(mask).__name__}: {mask}. Report this to the authors of {offer.package}; the "
-                    "traceback is below."
-                ) from mask
+                why = f"{offer} failed on prompt {prompt.id!r}, {prompt.case.volumes[0].path}"
+                remedy = f"Report this to the authors of {offer.package}; the traceback is below."
+                raise ContractError(f"{why}: {type(mask).__name__}: {mask}. {remedy}") from mask
         target, step_mm = target_mask(answers[0].prompt, volume), volume.spacing_mm_zyx[0]
         others = other_mask(answers[0].prompt, volume)
         yield [

@@ -8,6 +8,7 @@ from evidcore.api import Box, DataError, Prompt, read_mask
 from evidcore.contracts import BoxPrompt, MaskRequest, SegmenterSession
 from evidcore.data import Volume
 from evidcore.data.grid import Mask
+from evidcore_plugin_medvol_r1.target import require_masks
 
 
 class HalfMask(Exception):
@@ -68,13 +69,8 @@ def _together(prompt: Prompt, names: Sequence[str], volume: Volume) -> Mask:
     """Return masks of a prompt's case, OR-ed, shape (z, y, x)."""
     case = prompt.case
     result = np.zeros(volume.shape_zyx, dtype=np.bool_)
+    require_masks(case, names, f"prompt {prompt.id!r}")
     for name in names:
-        if name not in case.masks:
-            listing = ", ".join(sorted(case.masks)) or "none"
-            raise DataError(
-                f"case {case.id!r}: prompt {prompt.id!r} is answered by mask {name!r}, which the case lacks. "
-                f"It has: {listing}. Correct the data set."
-            )
         try:
             result |= read_mask(case.masks[name], like=volume)
         except DataError as cause:

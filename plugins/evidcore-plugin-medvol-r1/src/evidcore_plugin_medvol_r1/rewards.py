@@ -14,9 +14,8 @@ from evidcore_plugin_medvol_r1.overlap import matched_iou
 from evidcore_plugin_medvol_r1.reading import read
 
 Scores = Sequence[Score | Unscored | None]
-LENIENT: Mapping[str, str] = MappingProxyType({
-    "malformed": "reads slice and boxes as far as they can be read, as the released code"
-})  # fmt: skip
+_READ = "reads slice and boxes as far as they can be read, as the released code"
+LENIENT: Mapping[str, str] = MappingProxyType({"malformed": _READ})
 
 
 class EvidenceFormat(Reward):
@@ -38,9 +37,7 @@ class EvidenceFormat(Reward):
     def __init__(self, *, levels: Literal["graded", "binary"] = "graded") -> None:
         self.levels = levels
         if levels == "graded":
-            self.declared = {
-                "malformed": "the shares ask for less than the strict format, as the released code"
-            }
+            self.declared = {"malformed": "shares ask for less than the strict format, as the released code"}
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
         """Judge each answer by itself."""
@@ -50,8 +47,7 @@ class EvidenceFormat(Reward):
         reference = rollout.prompt.reference
         if not {"shown", "think", "form"} <= reference.keys():
             return not_asked(rollout)
-        asked = {name: reference[name] for name in ("shown", "think", "form")}
-        result = read(rollout.text, **asked)
+        result = read(rollout.text, reference["shown"], think=reference["think"], form=reference["form"])
         graded = sum(result.parts.values()) / len(result.parts)
         value = graded if self.levels == "graded" else float(result.fault is None)
         return Score(value=value, parts=result.parts, reason=result.fault or "")

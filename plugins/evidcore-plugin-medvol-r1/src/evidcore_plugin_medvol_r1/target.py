@@ -53,10 +53,16 @@ def shown_slices(parts: Sequence[Part]) -> dict[int, VisualPart]:
 def require_one_volume(case: Case) -> None:
     """Refuse a case of which slices cannot be named."""
     if len(case.volumes) != 1:
-        raise DataError(
-            f"case {case.id!r}: has {len(case.volumes)} volumes, and a slice is named by its index alone. "
-            "Ask about cases with one volume."
-        )
+        why = f"has {len(case.volumes)} volumes, and a slice is named by its index alone"
+        raise DataError(f"case {case.id!r}: {why}. Ask about cases with one volume.")
+
+
+def require_masks(case: Case, names: Sequence[str], asked: str) -> None:
+    """Refuse what is asked of a case, and answered by a mask that it lacks."""
+    if missing := next((name for name in names if name not in case.masks), None):
+        listing = ", ".join(sorted(case.masks)) or "none"
+        why = f"{asked} is answered by mask {missing!r}, which the case lacks"
+        raise DataError(f"case {case.id!r}: {why}. It has: {listing}. Correct the data set.")
 
 
 def measure(case: Case, names: Sequence[str], cache_folder: Path, rule: Rule = WHOLE) -> Target:

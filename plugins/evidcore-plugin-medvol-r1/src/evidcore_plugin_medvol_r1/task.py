@@ -22,6 +22,7 @@ from evidcore_plugin_medvol_r1.target import (
     Rule,
     gold_slice,
     measure,
+    require_masks,
     require_one_volume,
     shown_slices,
 )
@@ -31,10 +32,7 @@ log = logging.getLogger(__name__)
 THINK_TEXT = "It is the {target}, seen best on slice {slice}."
 UNKNOWN: Mapping[str, Any] = {"masks": [], "among": [], "finding": "", "kind": None, "target": None}
 _EXAMPLE = '{"slice": 12, "bbox_2d_list": [[100, 250, 300, 400]]}'
-_FORMS: Mapping[Form, str] = {
-    "object": f"<answer>{_EXAMPLE}</answer>",
-    "array": f"<answer>[{_EXAMPLE}]</answer>",
-}
+_FORMS = {"object": f"<answer>{_EXAMPLE}</answer>", "array": f"<answer>[{_EXAMPLE}]</answer>"}
 _SHORT = {False: "Name one slice and box it there.", True: "Think, then name one slice and box it there."}
 _CHOOSE = (
     "Choose the one slice, of those shown, on which this is seen most clearly, and box every instance of it "
@@ -106,9 +104,8 @@ class ReasoningSegmentation(Task):
         try:
             written = think_text.format(target="liver", slice=1).strip()
         except (KeyError, IndexError, ValueError) as cause:
-            raise ValueError(
-                f"think_text knows {{target}} and {{slice}} alone, got {think_text!r}"
-            ) from cause
+            why = f"think_text knows {{target}} and {{slice}} alone, got {think_text!r}"
+            raise ValueError(why) from cause
         if not written or "<" in written:
             raise ValueError(f"think_text must be words without tags, got {think_text!r}")
         self.view, self.think, self.rules, self.think_text = view, think, rules, think_text
@@ -132,11 +129,8 @@ class ReasoningSegmentation(Task):
             z = gold_slice(target.areas, slices)
             if z is not None:
                 names = dict.fromkeys(re.sub(r" \d+$", "", name) for name in query.masks)  # cyst for cyst 2
-                boxes = {
-                    str(at): [dataclasses.asdict(box) for box in some]
-                    for at, some in target.boxes.items()
-                    if at in slices
-                }
+                seen = {at: some for at, some in target.boxes.items() if at in slices}
+                boxes = {str(at): [dataclasses.asdict(box) for box in some] for at, some in seen.items()}
                 areas = {str(at): area for at, area in target.areas.items()}
                 facts = {
                     "masks": list(query.masks),
@@ -217,22 +211,17 @@ class ReasoningSegmentation(Task):
         assert part.crop.box_zyx is not None  # a slice is a crop with a box
         _, _, y0, y1, x0, x1 = part.crop.box_zyx
         wider = self.margin_voxels
-        return Box(
-            z=box.z,
-            y0=max(box.y0 - wider, y0),
-            x0=max(box.x0 - wider, x0),
-            y1=min(box.y1 + wider, y1),
-            x1=min(box.x1 + wider, x1),
-        )
+        first = {"y0": max(box.y0 - wider, y0), "x0": max(box.x0 - wider, x0)}
+        stop = {"y1": min(box.y1 + wider, y1), "x1": min(box.x1 + wider, x1)}
+        return Box(z=box.z, **first, **stop)
 
     def _shown_box(self, part: VisualPart, box: Box) -> list[int]:
         """Return a box in whole numbers of 0..1000, at least 1 wide and high."""
         given = self.view.from_source(part, box)
         if given is None:
-            raise PluginError(
-                f"view {type(self.view).__name__} cannot say where voxels lie on a slice that it shows, so no"
-                " gold box can be written. Use view = { use = 'slices' }, or give the view a `from_source`."
-            )
+            why = f"view {type(self.view).__name__} cannot say where voxels lie on a slice that it shows"
+            remedy = "Use view = { use = 'slices' }, or give the view a `from_source`."
+            raise PluginError(f"{why}, so no gold box can be written. {remedy}")
         x0, y0, x1, y1 = (round(edge) for edge in given)
         x0, y0 = min(x0, FULL - 1), min(y0, FULL - 1)
         return [x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)]
@@ -251,12 +240,7 @@ def given(case: Case) -> Sequence[Query]:
         DataError: if a query names a mask that the case lacks; names both.
     """
     for query in case.queries:
-        if missing := next((name for name in query.masks if name not in case.masks), None):
-            listing = ", ".join(sorted(case.masks)) or "none"
-            raise DataError(
-                f"case {case.id!r}: query {query.id!r} is answered by mask {missing!r}, which the case lacks."
-                f" It has: {listing}. Correct the data set."
-            )
+        require_masks(case, query.masks, f"query {query.id!r}")
     return case.queries
 
 
@@ -290,18 +274,15 @@ def read_descriptions(path: Path) -> dict[str, tuple[str, ...]]:
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as cause:
-        raise DataError(
-            f"{path}: cannot be read as JSON ({cause}). Give descriptions = 'FILE', an object of mask names "
-            'with a list of texts each, {"liver": ["the largest gland"]}.'
-        ) from cause
+        file = 'an object of mask names with a list of texts each, {"liver": ["the largest gland"]}'
+        remedy = f"Give descriptions = 'FILE', {file}."
+        raise DataError(f"{path}: cannot be read as JSON ({cause}). {remedy}") from cause
     if not isinstance(table, dict):
         raise DataError(f"{path}: must be an object of mask names, got {type(table).__name__}.")
     result: dict[str, tuple[str, ...]] = {}
     for name, texts in table.items():
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise DataError(
-                f"{path}: {name!r} must have a list of texts, got {json.dumps(texts)[:60]}. "
-                "Correct the entry."
-            )
+            why = f"{name!r} must have a list of texts, got {json.dumps(texts)[:60]}"
+            raise DataError(f"{path}: {why}. Correct the entry.")
         result[name.lower()] = (*result.get(name.lower(), ()), *texts)
     return result

@@ -120,10 +120,8 @@ class PhantomChest(Phantoms):
         asked: list[list[Question]] = [[] for _ in known]
         for case, options, answer in balanced_items(present, CT_RATE_FINDINGS, per_finding, rng):
             text = question(rng, known[case].indication if indicated else None)
-            id = f"{split}-{case:05d}-{len(asked[case])}"
-            asked[case].append(
-                Question(id=id, text=text, options=options, answer=answer, true_options=(answer,))
-            )
+            id, right = f"{split}-{case:05d}-{len(asked[case])}", (answer,)
+            asked[case].append(Question(id=id, text=text, options=options, answer=answer, true_options=right))
         for each, names, questions, path in zip(known, present, asked, paths, strict=True):
             masks = {name: MaskRef(path=path, key=name) for name in names}
             yield {**each.fields(indicated=indicated), "masks": masks, "questions": tuple(questions)}
@@ -173,12 +171,12 @@ def sentences(
     Of a large heart nothing else is said.
     """
     present = {item.name for item in shown}
-    known, share = (
-        (TABLES["healthy"], 0.4) if names_absent else (TABLES["healthy"] + TABLES["healthy_beside"], 0.9)
-    )
-    told = [
-        text for text in known if rng.random() < share and not ("cardiomegaly" in present and "heart" in text)
-    ]
+    known, share = TABLES["healthy"], 0.4
+    if not names_absent:
+        known, share = known + TABLES["healthy_beside"], 0.9
+    told = [text for text in known if rng.random() < share]
+    if "cardiomegaly" in present:
+        told = [text for text in told if "heart" not in text]
     lines = [Sentence(text=text, label="normal") for text in told]
     if names_absent:
         absent = [name for name in CT_RATE_FINDINGS if name not in present]
@@ -216,9 +214,8 @@ def balanced_items(
     Returns:
         Of each question the case, the options and the number of the right one; by case.
     """
-    cases_with = {
-        name: [number for number, names in enumerate(present) if name in names] for name in vocabulary
-    }
+    numbered = list(enumerate(present))
+    cases_with = {name: [number for number, names in numbered if name in names] for name in vocabulary}
     asked = [name for name in vocabulary if cases_with[name]]
     if len(asked) < LETTERS:
         return []

@@ -45,15 +45,12 @@ class Cues:
             RecipeError: names the data set and both values.
         """
         if self.cue_of not in (PATIENT_TYPE, *findings):
-            raise RecipeError(
-                f"{dataset}: cue_of must be {PATIENT_TYPE!r} or a finding, got {self.cue_of!r}."
-                f"{did_you_mean(self.cue_of, (PATIENT_TYPE, *findings))}"
-            )
+            why = f"cue_of must be {PATIENT_TYPE!r} or a finding, got {self.cue_of!r}"
+            raise RecipeError(f"{dataset}: {why}.{did_you_mean(self.cue_of, (PATIENT_TYPE, *findings))}")
         if self.company and prior_strength:
-            raise RecipeError(
-                f"{dataset}: company is the prior that no text tells, prior_strength the one that texts "
-                f"tell; got {self.company:g} and {prior_strength:g}. Set one of them to 0."
-            )
+            why = "company is the prior that no text tells, prior_strength the one that texts tell"
+            got = f"got {self.company:g} and {prior_strength:g}"
+            raise RecipeError(f"{dataset}: {why}; {got}. Set one of them to 0.")
 
     def scanner(
         self,

@@ -23,12 +23,7 @@ from evidcore_plugin_phantoms.abdomen.scene import ORGANS, Grid, label_of
 from evidcore_plugin_phantoms.phantoms import Count, Drawn, Phantoms, noisy
 
 # each pattern with the finding that has it
-FINDING_OF = {
-    "solid": "solid lesion",
-    "ring": "ring lesion",
-    "stripes": "striped lesion",
-    "dots": "dotted lesion",
-}
+FINDING_OF = dict(solid="solid lesion", ring="ring lesion", stripes="striped lesion", dots="dotted lesion")
 PATTERNS = tuple(FINDING_OF)
 LARGEST_PX = 5.0  # in radius; at 6 the best reader of averages over 8 x 8 pixels is right in 36 of 100
 SMALLEST_PX = 4.0  # in radius; smaller ones have stripes and gaps of about a pixel, which the blur takes
@@ -125,16 +120,15 @@ class PhantomSlices(Phantoms):
         """Refuse what cannot be drawn or would leak; nothing is drawn before cases are asked for."""
         least, most = self.radius_px
         if not SMALLEST_PX <= least <= most <= LARGEST_PX:
-            raise RecipeError(
-                f"{self.folder_name}: radius_px must be two numbers that do not fall, from {SMALLEST_PX:g} "
-                f"to {LARGEST_PX:g} pixels, got {list(self.radius_px)!r}. The pattern of a larger lesion can "
-                f"be told where the slice is reduced 8 times; that of a smaller one cannot be drawn."
-            )
+            must = f"must be two numbers that do not fall, from {SMALLEST_PX:g} to {LARGEST_PX:g} pixels"
+            why = "The pattern of a larger lesion can be told where the slice is reduced 8 times"
+            more = f"{why}; that of a smaller one cannot be drawn"
+            raise RecipeError(f"{self.folder_name}: radius_px {must}, got {list(self.radius_px)!r}. {more}.")
         if self.cut_px and not SMALLEST_CUT_PX <= self.cut_px[0] <= self.cut_px[1] <= SIZE_PX:
-            raise RecipeError(
-                f"{self.folder_name}: cut_px must be empty or two numbers that do not fall, from "
-                f"{SMALLEST_CUT_PX} to {SIZE_PX} pixels, got {list(self.cut_px)!r}."
+            must = (
+                f"must be empty or two numbers that do not fall, from {SMALLEST_CUT_PX} to {SIZE_PX} pixels"
             )
+            raise RecipeError(f"{self.folder_name}: cut_px {must}, got {list(self.cut_px)!r}.")
 
     def pattern(self, split: str, number: int) -> str:
         """Return a case's pattern: among each four cases of a split, from the first on, every one."""
@@ -190,15 +184,10 @@ class PhantomSlices(Phantoms):
             shown = FINDING_OF[facts.pattern]
             answer = self.place_in_group(split, number, LETTER)
             others = [pattern for pattern in PATTERNS if pattern != facts.pattern]
-            options = [str(each) for each in self.stream(split, number, ORDER).permutation(others)]
-            options.insert(answer, facts.pattern)
+            texts = [str(each) for each in self.stream(split, number, ORDER).permutation(others)]
+            texts.insert(answer, facts.pattern)
             question = Question(
-                id="pattern",
-                text=STEM,
-                options=tuple(options),
-                answer=answer,
-                true_options=(answer,),
-                kind=shown,
+                id="pattern", text=STEM, options=(*texts,), answer=answer, true_options=(answer,), kind=shown
             )
             fields: dict[str, Any] = {"questions": (question,)}
             if self.annotated or split != "train":
@@ -207,9 +196,8 @@ class PhantomSlices(Phantoms):
                     name=shown, side=facts.side, size_mm=facts.size_mm, location=facts.organ
                 )
                 fields["findings"] = tuple(findings.values())
-                masks = {
-                    organ: MaskRef(path=path, key="organs", label=label_of(organ)) for organ in facts.organs
-                }
+                labels = {organ: label_of(organ) for organ in facts.organs}
+                masks = {organ: MaskRef(path=path, key="organs", label=at) for organ, at in labels.items()}
                 fields["masks"] = masks | dict.fromkeys((LESION, shown), MaskRef(path=path, key="lesion"))
             yield fields
 

@@ -105,10 +105,8 @@ def _named(value: Any, where: str) -> Iterator[tuple[str, Any]]:
         return
     for name, equals, edges in items_of_cell(written(value)):
         if not equals:
-            raise DataError(
-                f"{where}: boxes are written name=x0 y0 x1 y1 with ';' between, got {shown(name)}. "
-                f"Correct the cell."
-            )
+            why = f"boxes are written name=x0 y0 x1 y1 with ';' between, got {shown(name)}"
+            raise DataError(f"{where}: {why}. Correct the cell.")
         yield name, edges
 
 
@@ -119,14 +117,10 @@ def _box(edges: Any, where: str) -> PixelBox:
     except ValueError:
         numbers = []
     if len(numbers) != 4 or not all(map(math.isfinite, numbers)):
-        raise DataError(
-            f"{where}: must be four finite numbers x0 y0 x1 y1, in pixels, got {shown(edges)}. "
-            f"Correct the cell."
-        )
+        why = f"must be four finite numbers x0 y0 x1 y1, in pixels, got {shown(edges)}"
+        raise DataError(f"{where}: {why}. Correct the cell.")
     box = PixelBox(*numbers)
     if box.x0 >= box.x1 or box.y0 >= box.y1:
-        raise DataError(
-            f"{where}: is empty or inverted, got '{box}'. x0 must be below x1 and y0 below y1; they are "
-            f"edges, not width and height. Correct the cell."
-        )
+        why = f"is empty or inverted, got '{box}'. x0 must be below x1 and y0 below y1"
+        raise DataError(f"{where}: {why}; they are edges, not width and height. Correct the cell.")
     return box

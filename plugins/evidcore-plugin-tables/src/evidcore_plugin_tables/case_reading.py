@@ -66,11 +66,9 @@ def skip_unreadable(
         names.append(case.id)
         log.warning("%s: case %r is left out: %s", where, case.id, reason)
         if len(names) > rule.max_missing:
-            raise DataError(
-                f"{where}: {len(names)} cases of split {split!r} cannot be used, at most "
-                f"max_missing = {rule.max_missing} may be left out: {', '.join(names)}. "
-                f"The last: {reason}"
-            )
+            why = f"{len(names)} cases of split {split!r} cannot be used"
+            most = f"at most max_missing = {rule.max_missing} may be left out"
+            raise DataError(f"{where}: {why}, {most}: {', '.join(names)}. The last: {reason}")
 
 
 def files_of(case: Case) -> list[str]:
@@ -111,13 +109,10 @@ class CaseTable(Dataset):
 
     def _usable(self, cases: Iterable[Case], split: Split) -> Iterator[Case]:
         """Yield the cases whose files can be used; see `skip_unreadable`."""
+        wanted = (case for case in cases if self.keeps(case.id))
+        where, rule, left_out = str(self.file), self.on_missing, self.left_out[split]
         yield from skip_unreadable(
-            (case for case in cases if self.keeps(case.id)),
-            self._why_unusable,
-            where=str(self.file),
-            split=split,
-            rule=self.on_missing,
-            left_out=self.left_out[split],
+            wanted, self._why_unusable, where=where, split=split, rule=rule, left_out=left_out
         )
 
     def _why_unusable(self, case: Case) -> str | None:

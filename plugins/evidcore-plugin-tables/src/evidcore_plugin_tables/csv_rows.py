@@ -119,10 +119,8 @@ def check_columns(names: Collection[str], wanted: Wanted, where: str, remedy: st
     for name in wanted(names) if callable(wanted) else wanted:
         if name not in names:
             more = f" and {len(names) - _FEW} others" if len(names) > _FEW else ""
-            raise DataError(
-                f"{where}: has no column {name!r}.{did_you_mean(name, names)} "
-                f"It has: {', '.join(list(names)[:_FEW]) or 'none'}{more}. {remedy}"
-            )
+            why = f"has no column {name!r}.{did_you_mean(name, names)}"
+            raise DataError(f"{where}: {why} It has: {', '.join([*names][:_FEW]) or 'none'}{more}. {remedy}")
 
 
 def usual_column(column: str, usual: str, other: str, names: Collection[str]) -> str:

@@ -94,15 +94,10 @@ def _empty_cells(where: str, row: Row, columns: FolderColumns) -> Iterator[str]:
         yield f"{where}: column {columns.id_column!r} is empty. Give the case a name."
     splits = get_args(Split)
     if split not in splits:
-        yield (
-            f"{where}: case {case!r} has split {shown(split)}, expected one of "
-            f"{', '.join(splits)}.{did_you_mean(split, splits)} Correct the cell."
-        )
+        why = f"{where}: case {case!r} has split {shown(split)}"
+        yield f"{why}, expected one of {', '.join(splits)}.{did_you_mean(split, splits)} Correct the cell."
     if patient and not row[patient]:
-        yield (
-            f"{where}: case {case!r} names no patient. Fill column {patient!r}, "
-            f'or set patient_column = "" if patients are not known.'
-        )
+        yield f"{where}: case {case!r} {no_patient(patient)}"
 
 
 def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: FolderColumns) -> Iterator[str]:
@@ -118,10 +113,13 @@ def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: FolderColumn
         patient = row[columns.patient_column] if columns.patient_column else ""
         other, other_split = home.setdefault(patient, (case, split)) if patient else (case, split)
         if other_split != split:
-            yield (
-                f"{table}: line {line}: patient {patient!r} is in two splits: case {other!r} in "
-                f"{other_split!r}, case {case!r} in {split!r}. Move one of them."
-            )
+            why = f"{table}: line {line}: patient {patient!r} is in two splits"
+            yield f"{why}: case {other!r} in {other_split!r}, case {case!r} in {split!r}. Move one of them."
+
+
+def no_patient(column: str) -> str:
+    """Return what is wrong with a row whose cell of the patient is empty, and what to do."""
+    return f'names no patient. Fill column {column!r}, or set patient_column = "" if patients are not known.'
 
 
 def stated_by(column: str) -> str | None:
@@ -132,10 +130,8 @@ def stated_by(column: str) -> str | None:
 def finding_state(cell: str, where: str) -> State | None:
     """Read a finding's cell; None where it is empty."""
     if cell.lower() not in STATES:
-        raise DataError(
-            f"{where}: expected 1, 0, -1, present, absent, uncertain, yes, no or nothing, got {shown(cell)}. "
-            f"Correct the cell."
-        )
+        why = f"expected 1, 0, -1, present, absent, uncertain, yes, no or nothing, got {shown(cell)}"
+        raise DataError(f"{where}: {why}. Correct the cell.")
     return STATES[cell.lower()]
 
 
@@ -144,10 +140,8 @@ def masks_of_cell(cell: str, folder: Path, where: str) -> dict[str, MaskRef]:
     masks: dict[str, MaskRef] = {}
     for name, equals, file in items_of_cell(cell):
         if not equals or not name or not file or name in masks:
-            raise DataError(
-                f"{where}: masks are written name=file, each name once, with ';' between, got {shown(cell)}. "
-                f"Correct the cell."
-            )
+            why = f"masks are written name=file, each name once, with ';' between, got {shown(cell)}"
+            raise DataError(f"{where}: {why}. Correct the cell.")
         masks[name] = mask_ref(file, folder)
     return masks
 

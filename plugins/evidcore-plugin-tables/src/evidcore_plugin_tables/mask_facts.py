@@ -51,16 +51,12 @@ def case_facts(case: Case, names: Iterable[str], cache_folder: Path, *, body: bo
             },
             "body": body,
         }
-        known = Cache("mask-facts", cache_folder).get_or_make(
-            asked, lambda: dataclasses.asdict(_measure(ref, masks, body))
-        )
+        cache = Cache("mask-facts", cache_folder)
+        known = cache.get_or_make(asked, lambda: dataclasses.asdict(_measure(ref, masks, body)))
     except DataError as cause:
         raise DataError(f"{cause} (case {case.id!r})") from cause
-    return CaseFacts(
-        masks={name: MaskFacts(**facts) for name, facts in known["masks"].items()},
-        body_mm=known["body_mm"],
-        grid_mm=known["grid_mm"],
-    )
+    measured = {name: MaskFacts(**facts) for name, facts in known["masks"].items()}
+    return CaseFacts(masks=measured, body_mm=known["body_mm"], grid_mm=known["grid_mm"])
 
 
 def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFacts:
@@ -74,9 +70,8 @@ def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFa
         result |= _label_map(volume, together) if len(together) > 1 else {}
         for name in together.keys() - result.keys():
             result[name] = _from_columns(volume, read_mask(together[name], like=volume).sum(axis=(0, 1)))
-    return CaseFacts(
-        masks=result, body_mm=midline_mm(volume) if body else None, grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx
-    )
+    body_mm = midline_mm(volume) if body else None
+    return CaseFacts(masks=result, body_mm=body_mm, grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx)
 
 
 def _label_map(volume: Volume, masks: Mapping[str, MaskRef]) -> dict[str, MaskFacts]:
@@ -87,19 +82,14 @@ def _label_map(volume: Volume, masks: Mapping[str, MaskRef]) -> dict[str, MaskFa
     labels = read(VolumeRef(path=path, intensity="arbitrary"))
     if labels.array.dtype != np.int16 or not labels.geometry.fits(volume.geometry):
         return {}  # read_mask reconciles them or says what is wrong
-    wanted = sorted({int(ref.label) for ref in masks.values() if ref.label is not None})
-    by_column = np.stack([(labels.array == label).sum(axis=(0, 1)) for label in wanted])
-    return {
-        name: _from_columns(volume, by_column[wanted.index(int(ref.label or 0))])
-        for name, ref in masks.items()
-    }
+    wanted = {ref.label for ref in masks.values()}
+    columns = {label: (labels.array == label).sum(axis=(0, 1)) for label in wanted}
+    return {name: _from_columns(volume, columns[ref.label]) for name, ref in masks.items()}
 
 
 def _from_columns(volume: Volume, columns: Array) -> MaskFacts:
     """Return the facts of a mask from its number of voxels by x."""
     count = int(columns.sum())
-    voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
-    x = float((columns * np.arange(columns.size)).sum() / count) if count else None
-    return MaskFacts(
-        voxels=count, volume_ml=count * voxel_ml, x_mm=None if x is None else x * volume.spacing_mm_zyx[2]
-    )
+    voxel_ml, dx = float(np.prod(volume.spacing_mm_zyx)) / 1000, volume.spacing_mm_zyx[2]
+    x_mm = float((columns * np.arange(columns.size)).sum() / count) * dx if count else None
+    return MaskFacts(voxels=count, volume_ml=count * voxel_ml, x_mm=x_mm)

@@ -2,9 +2,7 @@
 
 import collections
 import dataclasses
-import hashlib
 import itertools
-import json
 import logging
 import random
 import re
@@ -15,6 +13,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, MinLen
 
 from evidcore.api import Case, DataError, Dataset, Question, VolumeRef
+from evidcore.cache import key_of
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
 from evidcore.text.tags import LETTERS
@@ -129,11 +128,9 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
 
     def fingerprint(self) -> str:
         """Hash the source's fingerprint and the options."""
-        option_names = [
-            field.name for field in dataclasses.fields(self) if field.name not in ("cache_folder", "source")
-        ]
-        settings = [self.source.fingerprint(), *(getattr(self, name) for name in option_names)]
-        return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
+        names = [field.name for field in dataclasses.fields(self)]
+        options = [getattr(self, name) for name in names if name not in ("cache_folder", "source")]
+        return key_of([self.source.fingerprint(), *options])
 
     def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
         """Return the volumes without a finding, if the source can make them."""
@@ -157,10 +154,8 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
         return rng.sample(result, min(self.questions_per_kind, len(result)))
 
     def _visible(self, facts: CaseFacts, names: list[str]) -> dict[str, MaskFacts]:
-        held = {name: facts.masks[name] for name in names}
-        return {
-            name: mask for name, mask in held.items() if mask.voxels and mask.volume_ml >= self.smallest_ml
-        }
+        masks = ((name, facts.masks[name]) for name in names)
+        return {name: mask for name, mask in masks if mask.voxels and mask.volume_ml >= self.smallest_ml}
 
     def _present(self, facts: CaseFacts, names: list[str], rng: random.Random) -> list[Asked]:
         absent = [name for name in names if not facts.masks[name].voxels]
@@ -169,10 +164,8 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
         result: list[Asked] = []
         for name in self._visible(facts, names):
             others = rng.sample(absent, min(self.options_per_question - 1, len(absent)))
-            result.append((
-                "Which of these is visible in the scan?",
-                tuple(spoken(each) for each in (name, *others)),
-            ))
+            options = tuple(spoken(each) for each in (name, *others))
+            result.append(("Which of these is visible in the scan?", options))
         return result
 
     def _side(self, facts: CaseFacts, names: list[str], rng: random.Random) -> list[Asked]:

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from evidcore.api import DataError
 from evidcore.case import Split
@@ -13,6 +13,7 @@ from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.csv_rows import WORDS, meanings, shown
 from evidcore_plugin_tables.table_questions import (
     USUAL_OPTIONS,
+    AnswerForm,
     QuestionColumns,
     is_yes_or_no,
     question_of,
@@ -26,12 +27,7 @@ SPLITS: Mapping[str, Split] = meanings("splits")
 SEPARATORS = ("|", ";", "\n", "/", ",")
 _LETTERED = re.compile(rf"(?:(?:option|choice|answer)[ _-]?)?([{LETTERS}]|[1-9])", re.IGNORECASE)
 _LOOKED_AT = 200  # records
-_FORMS: Sequence[tuple[Literal["letter", "index", "text"], int]] = (
-    ("letter", 0),
-    ("text", 0),
-    ("index", 0),
-    ("index", 1),
-)
+_FORMS: Sequence[tuple[AnswerForm, int]] = (("letter", 0), ("text", 0), ("index", 0), ("index", 1))
 _MOST = 0.5  # of the cells that must read as what a column is taken for
 
 
@@ -64,16 +60,12 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
     names = list(dict.fromkeys(name for record in records for name in record))
     for what, columns in named.items():
         if what not in USUAL:
-            raise DataError(
-                f"--column {what}={columns}: a column holds one of {', '.join(USUAL)}, got {what!r}."
-                f"{did_you_mean(what, USUAL)}"
-            )
+            why = f"a column holds one of {', '.join(USUAL)}"
+            raise DataError(f"--column {what}={columns}: {why}, got {what!r}.{did_you_mean(what, USUAL)}")
         for one in columns.split(",") if what == "options" else [columns]:
             if one not in names:
-                raise DataError(
-                    f"--column {what}={columns}: {table} has no column {one!r}."
-                    f"{did_you_mean(one, names)} It has: {', '.join(names)}."
-                )
+                why = f"{table} has no column {one!r}.{did_you_mean(one, names)}"
+                raise DataError(f"--column {what}={columns}: {why} It has: {', '.join(names)}.")
     first = records[:_LOOKED_AT]
     plain = {re.sub(r"[\s-]+", "_", name.strip().casefold()): name for name in reversed(names)}
     usual = {what: next((plain[it] for it in known if it in plain), "") for what, known in USUAL.items()}
@@ -151,15 +143,11 @@ def _answers(table: Path, records: Sequence[Record], given: Mapping[str, Any], c
         counts[form, first] = sum(_reads(record, columns, str(table), mistakes) for record in records)
     form, first = max(counts, key=lambda key: counts[key])  # of equals the first: letters before numbers
     if counts[form, first] <= _MOST * len(records):
-        raise DataError(
-            f"{table}: column {column!r} was taken for {WHAT['answer']}, and most of its cells name no "
-            f"option: {mistakes[0]} Say another column with --column answer=NAME."
-        )
+        why = f"column {column!r} was taken for {WHAT['answer']}, and most of its cells name no option"
+        raise DataError(f"{table}: {why}: {mistakes[0]} Say another column with --column answer=NAME.")
     if form == "index" and counts["index", 0] == counts["index", 1]:
-        raise DataError(
-            f"{table}: the numbers in column {column!r} fit options that are counted from 0 and from 1. "
-            "Write letters or the options' texts in their place."
-        )
+        why = f"the numbers in column {column!r} fit options that are counted from 0 and from 1"
+        raise DataError(f"{table}: {why}. Write letters or the options' texts in their place.")
     return {**({"answer_is": form} if form != "letter" else {}), **({"first_index": first} if first else {})}
 
 

@@ -82,20 +82,13 @@ class Table(CaseTable):
         super().__post_init__()
         shared_out = self.splitting.validation_share + self.splitting.test_share
         if shared_out > 1:
-            raise RecipeError(
-                f"table: validation_share and test_share add up to {shared_out:g}, "
-                f"at most 1 can be shared out."
-            )
+            why = f"validation_share and test_share add up to {shared_out:g}"
+            raise RecipeError(f"table: {why}, at most 1 can be shared out.")
         if not self.asked.options_column and len(self.asked.option_columns) < 2:
-            raise RecipeError(
-                f"table: option_columns must name at least 2 columns, got "
-                f"{list(self.asked.option_columns)!r}. Name options_column instead if one column holds all "
-                f"options."
-            )
+            why = f"option_columns must name at least 2 columns, got {list(self.asked.option_columns)!r}"
+            raise RecipeError(f"table: {why}. Name options_column instead if one column holds all options.")
         if not self.asked.separator:
-            raise RecipeError(
-                "table: separator must be a text, got ''. Name what stands between the options."
-            )
+            raise RecipeError("table: separator must be a text, got ''. Name what stands between options.")
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of `split` in the order in which the table names their images."""
@@ -154,11 +147,9 @@ class Table(CaseTable):
                     gathered.open_questions[image].append(open_question(record, asked, identity, where))
                 else:
                     answer = shown(written(record[asked.answer_column]))
-                    raise DataError(
-                        f"{where}: has no options, so its answer is free text, got {answer}; no letter "
-                        f'judges it. Give it options, or set free_text = "skip" on the dataset, or "keep" '
-                        "for a task that asks open questions."
-                    )
+                    why = f"has no options, so its answer is free text, got {answer}; no letter judges it"
+                    how = 'free_text = "skip" on the dataset, or "keep" for a task that asks open questions'
+                    raise DataError(f"{where}: {why}. Give it options, or set {how}.")
             except DataError as mistake:
                 unusable.append(str(mistake))
                 if image:

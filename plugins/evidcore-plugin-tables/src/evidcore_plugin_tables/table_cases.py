@@ -16,7 +16,7 @@ from evidcore.case import Intensity, Split
 from evidcore.errors import did_you_mean
 from evidcore_plugin_tables.box_masks import CaseBoxes, boxes_of_cell
 from evidcore_plugin_tables.csv_rows import optional_column, shown, usual_column
-from evidcore_plugin_tables.folder_table import finding_state, masks_of_cell
+from evidcore_plugin_tables.folder_table import finding_state, masks_of_cell, no_patient
 from evidcore_plugin_tables.table_questions import written
 from evidcore_plugin_tables.table_records import Record
 
@@ -134,10 +134,8 @@ class Gathered:
         columns = self.columns
         image = written(record[columns.image_column])
         if not image:
-            raise DataError(
-                f"{self.table}: {place}: column {columns.image_column!r} is empty. "
-                f"Name the picture or volume."
-            )
+            why = f"{place}: column {columns.image_column!r} is empty"
+            raise DataError(f"{self.table}: {why}. Name the picture or volume.")
         where = f"{self.table}: {place}, case {image!r}"
         identity = written(record[columns.id_column]) if columns.id_column else place.replace(" ", "-")
         if not identity:
@@ -154,26 +152,20 @@ class Gathered:
         if self.columns.patient_column:
             patient = written(record[self.columns.patient_column])
             if not patient:
-                raise DataError(
-                    f"{where}: names no patient. Fill column {self.columns.patient_column!r}, or set "
-                    f'patient_column = "" if patients are not known.'
-                )
+                raise DataError(f"{where}: {no_patient(self.columns.patient_column)}")
         report = written(record[self.columns.report_column]) if self.columns.report_column else ""
         masks = written(record[self.columns.masks_column]) if self.columns.masks_column else ""
         states = {
             name: finding_state(written(record[name]), f"{where}, column {name!r}") for name in self.findings
         }
-        names = [name.strip() for name in image.split(";") if name.strip()]
+        volumes = []
+        for name in filter(None, map(str.strip, image.split(";"))):
+            intensity: Intensity = "arbitrary" if name.lower().endswith(PICTURES) else self.intensity
+            volumes.append(VolumeRef(path=str(self.folder / name), intensity=intensity))
         return Case(
             id=image,
             patient=patient,
-            volumes=tuple(
-                VolumeRef(
-                    path=str(self.folder / name),
-                    intensity="arbitrary" if name.lower().endswith(PICTURES) else self.intensity,
-                )
-                for name in names
-            ),
+            volumes=tuple(volumes),
             report=Report(text=report) if report else None,
             findings=tuple(Finding(name=name, state=state) for name, state in states.items() if state),
             masks=masks_of_cell(masks, self.folder, where),
@@ -184,21 +176,15 @@ class Gathered:
         where = f"{where}, column {column!r}"
         boxes = boxes_of_cell(record[column], where) if column else {}
         if boxes and len(case.volumes) != 1:
-            raise DataError(
-                f"{where}: boxes need a case of one picture, this one has {len(case.volumes)}. "
-                f"Name one picture, or give masks in column 'masks' (masks_column)."
-            )
+            why = f"{where}: boxes need a case of one picture, this one has {len(case.volumes)}"
+            raise DataError(f"{why}. Name one picture, or give masks in column 'masks' (masks_column).")
         if boxes and not case.volumes[0].path.lower().endswith(PICTURES):
-            raise DataError(
-                f"{where}: boxes lie on a picture ({', '.join(PICTURES)}), got {case.volumes[0].path!r}. "
-                f"Give a volume masks in column 'masks' (masks_column)."
-            )
+            why = f"boxes lie on a picture ({', '.join(PICTURES)}), got {case.volumes[0].path!r}"
+            raise DataError(f"{where}: {why}. Give a volume masks in column 'masks' (masks_column).")
         for name in boxes:
             if name in case.masks:
-                raise DataError(
-                    f"{where}: {shown(name)} has boxes here and a mask in column "
-                    f"{self.columns.masks_column!r}. Rename or drop one."
-                )
+                why = f"{shown(name)} has boxes here and a mask in column {self.columns.masks_column!r}"
+                raise DataError(f"{where}: {why}. Rename or drop one.")
         return CaseBoxes(boxes, where)
 
     def _split(self, record: Record, case: Case, where: str) -> Split:
@@ -206,11 +192,9 @@ class Gathered:
             return self.splitting.share_of(case.patient or case.id)
         named, known = written(record[self.columns.split_column]), self.splitting.names()
         if named not in known:
-            raise DataError(
-                f"{where}: has split {shown(named)}, expected one of {', '.join(known)}."
-                f"{did_you_mean(named, known)} Correct the cell, or say what it means with "
-                f'split_names = {{ {shown(named)} = "validation" }} on the dataset.'
-            )
+            why = f"has split {shown(named)}, expected one of {', '.join(known)}.{did_you_mean(named, known)}"
+            how = f'split_names = {{ {shown(named)} = "validation" }} on the dataset'
+            raise DataError(f"{where}: {why} Correct the cell, or say what it means with {how}.")
         return known[named]
 
     def _agree(self, case: Case, boxes: CaseBoxes, split: Split, where: str) -> None:
@@ -232,10 +216,8 @@ class Gathered:
                 columns = self.columns
                 is_long = column in {columns.report_column, columns.masks_column, columns.boxes_column}
                 differs = "another text" if is_long else f"{shown(now)}, not {shown(before)},"
-                raise DataError(
-                    f"{where}: column {column!r} says {differs} than an earlier record of this image. "
-                    f"Make the records of one image agree."
-                )
+                why = f"column {column!r} says {differs} than an earlier record of this image"
+                raise DataError(f"{where}: {why}. Make the records of one image agree.")
         if is_new and case.patient is not None:
             other, other_split = self._homes.setdefault(case.patient, (case.id, split))
             if other_split != split:

@@ -15,6 +15,7 @@ from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_records import Record
 
+AnswerForm = Literal["letter", "index", "text"]
 USUAL_OPTIONS = ("A", "B", "C", "D")
 _YES, _NO = ("yes", "true"), ("no", "false")  # a spreadsheet may write the second
 
@@ -37,7 +38,7 @@ class QuestionColumns:
         kind_column: column name; "" where there is none.
     """
 
-    answer_is: Literal["letter", "index", "text"] = "letter"
+    answer_is: AnswerForm = "letter"
     first_index: Annotated[int, Ge(0), Le(1)] = 0
     option_columns: tuple[str, ...] = USUAL_OPTIONS
     options_column: str = ""
@@ -69,21 +70,15 @@ def question_of(
     Raises:
         DataError: if a cell cannot be read; names `where`, the value and what would be right.
     """
-    text = written(record[columns.question_column])
-    if not text:
-        raise DataError(
-            f"{where}: column {columns.question_column!r} is empty. Write the question, or drop the row."
-        )
+    text = _filled(record, columns.question_column, "question", where)
     options = _options(record, columns, where)
     if not options:
         if not yes_or_no or not is_yes_or_no(record[columns.answer_column]):
             return None
         options = ("yes", "no")
     if not 2 <= len(options) <= len(LETTERS):
-        raise DataError(
-            f"{where}: a question has 2 to {len(LETTERS)} options, got {len(options)}: "
-            f"{_all_shown(options)}. Correct the options, or drop the row."
-        )
+        why = f"a question has 2 to {len(LETTERS)} options, got {len(options)}: {_all_shown(options)}"
+        raise DataError(f"{where}: {why}. Correct the options, or drop the row.")
     same = next((option for index, option in enumerate(options) if option in options[:index]), None)
     if same is not None:
         raise DataError(f"{where}: option {shown(same)} stands twice. Correct one, or drop the row.")
@@ -103,17 +98,20 @@ def open_question(record: Record, columns: QuestionColumns, identity: str, where
     Raises:
         DataError: if it has no answer.
     """
-    answer = written(record[columns.answer_column])
-    if not answer:
-        raise DataError(
-            f"{where}: column {columns.answer_column!r} is empty. Write the answer, or drop the row."
-        )
+    answer = _filled(record, columns.answer_column, "answer", where)
     return {"id": identity, "text": written(record[columns.question_column]), "answers": [answer]}
 
 
 def written(value: Any) -> str:
     """Return a cell as text; JSON's null is an empty one."""
     return "" if value is None else str(value).strip()
+
+
+def _filled(record: Record, column: str, what: str, where: str) -> str:
+    """Return a cell as text, which must not be empty."""
+    if text := written(record[column]):
+        return text
+    raise DataError(f"{where}: column {column!r} is empty. Write the {what}, or drop the row.")
 
 
 def _all_shown(options: Sequence[str]) -> str:
@@ -129,10 +127,8 @@ def _options(record: Record, columns: QuestionColumns, where: str) -> tuple[str,
     while options and not options[-1]:
         options.pop()
     if "" in options:
-        raise DataError(
-            f"{where}: option {LETTERS[options.index('') % len(LETTERS)]} is empty, but a later one is not: "
-            f"{_all_shown(options)}. Fill it, or move the others up."
-        )
+        why = f"option {LETTERS[options.index('') % len(LETTERS)]} is empty, but a later one is not"
+        raise DataError(f"{where}: {why}: {_all_shown(options)}. Fill it, or move the others up.")
     return tuple(_without_letters(options))
 
 
@@ -181,10 +177,8 @@ def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, wher
         "index": f"a whole number from {first} to {first + len(options) - 1}",
         "text": f"the text of one of {_all_shown(options)}",
     }[columns.answer_is]
-    raise DataError(
-        f"{where}, column {columns.answer_column!r}: expected {expected}, got {shown(value)}. "
-        f"Correct the cell{_other_form(value, options, columns)}."
-    )
+    why = f"{where}, column {columns.answer_column!r}: expected {expected}, got {shown(value)}"
+    raise DataError(f"{why}. Correct the cell{_other_form(value, options, columns)}.")
 
 
 def _other_form(value: Any, options: tuple[str, ...], columns: QuestionColumns) -> str:

@@ -24,10 +24,8 @@ def read_records(table: Path, columns: Wanted) -> Found:
     readers = {".csv": _csv, ".json": _json, ".jsonl": _json_lines}
     reader = readers.get(table.suffix.lower())
     if reader is None:
-        raise DataError(
-            f"{table}: a table ends in {', '.join(readers)}, got {table.suffix or 'no ending'!r}. "
-            f"Save it as one of these."
-        )
+        why = f"a table ends in {', '.join(readers)}, got {table.suffix or 'no ending'!r}"
+        raise DataError(f"{table}: {why}. Save it as one of these.")
     check_there(table)
     try:
         records, unusable = reader(table, columns)

@@ -46,10 +46,8 @@ def open_target(target: Path, only: str | None, intensity: Intensity) -> dict[st
 def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:
     """Build the data sets of a recipe, or the one that is wanted."""
     if only is not None and only not in recipe.datasets:
-        raise RecipeError(
-            f"{recipe.path}: has no data set {only!r}.{did_you_mean(only, recipe.datasets)} "
-            f"It has: {', '.join(recipe.datasets)}."
-        )
+        why = f"has no data set {only!r}.{did_you_mean(only, recipe.datasets)}"
+        raise RecipeError(f"{recipe.path}: {why} It has: {', '.join(recipe.datasets)}.")
     result = Assembly(recipe).datasets
     return result if only is None else {only: result[only]}
 

@@ -57,10 +57,8 @@ def fitted(height: float, width: float, options: PictureOptions) -> tuple[int, i
         `smart_resize` of Qwen2-VL's image processor in transformers 5.23.
     """
     if max(height, width) > LARGEST_ASPECT * min(height, width):
-        raise DataError(
-            f"a picture of {width:g} x {height:g} pixels is too narrow: one side may be {LARGEST_ASPECT} "
-            f"times the other. Leave it out."
-        )
+        why = f"a picture of {width:g} x {height:g} pixels is too narrow"
+        raise DataError(f"{why}: one side may be {LARGEST_ASPECT} times the other. Leave it out.")
     step = options.multiple_px
     high, wide = (round(side / step) * step for side in (height, width))
     if high * wide > options.most_pixels:
@@ -169,10 +167,8 @@ class PictureView(View):
             raise ValueError(f"a box has 4 numbers x0, y0, x1, y1, got {list(box)!r}")
         left, top, right, bottom = (float(edge) for edge in box)
         if not (0 <= left <= right <= wide and 0 <= top <= bottom <= high):
-            raise ValueError(
-                f"the box {list(box)!r} must lie inside what was shown, in {self.options.boxes}: "
-                f"0 <= x0 <= x1 <= {wide:g} and 0 <= y0 <= y1 <= {high:g}"
-            )
+            why = f"the box {list(box)!r} must lie inside what was shown, in {self.options.boxes}"
+            raise ValueError(f"{why}: 0 <= x0 <= x1 <= {wide:g} and 0 <= y0 <= y1 <= {high:g}")
         tile_wide, tile_high = wide / shown.columns, high / shown.rows
         column = min(int((left + right) / 2 / tile_wide), shown.columns - 1)
         row = min(int((top + bottom) / 2 / tile_high), shown.rows - 1)

@@ -140,10 +140,8 @@ class Image(PictureView):
         for number, ref in enumerate(case.volumes, start=1):
             depth, height, width = read_geometry(ref).shape_zyx
             if depth != 1:
-                raise DataError(
-                    f"{ref.path}: view 'image' shows pictures of one slice, and this volume has {depth}. Use "
-                    f"view = {{ use = 'slices' }}, or 'montage'."
-                )
+                why = f"view 'image' shows pictures of one slice, and this volume has {depth}"
+                raise DataError(f"{ref.path}: {why}. Use view = {{ use = 'slices' }}, or 'montage'.")
             if len(case.volumes) > 1:
                 parts.append(TextPart(text=f"picture {number}:"))
             box = (0, 1, 0, height, 0, width)

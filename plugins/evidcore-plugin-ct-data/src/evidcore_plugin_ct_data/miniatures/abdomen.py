@@ -22,31 +22,19 @@ def kits23(folder: Path) -> None:
         labels[:, 1:6] = 1
         labels[mask(number)] = 2
         labels[5, 7, 9] = 3 if has_cyst else 0
-        spacing = (0.5, 0.92, 0.92)
-        nifti(case / "imaging.nii.gz", volume(number), "IPL", spacing)
-        nifti(case / "segmentation.nii.gz", labels, "IPL", spacing)
-        drawings = 1 if name >= "case_00300" else 3
-        for drawing in range(1, drawings + 1):
+        written = {"imaging": volume(number), "segmentation": labels}
+        for drawing in range(1, 2 if name >= "case_00300" else 4):
             drawn = mask(number).copy()
             drawn[0, 0, :drawing] = True  # people draw a little differently
-            place = case / "instances" / f"tumor_instance-1_annotation-{drawing}.nii.gz"
-            nifti(place, drawn.astype(np.uint8), "IPL", spacing)
-        nifti(case / "instances" / ".suppl.tumor_instance-1_annotation-1.nii.gz", labels, "IPL", spacing)
-        nifti(
-            case / "instances" / "kidney_instance-1_annotation-1.nii.gz",
-            (labels == 1).astype(np.uint8),
-            "IPL",
-            spacing,
-        )
+            written[f"instances/tumor_instance-1_annotation-{drawing}"] = drawn.astype(np.uint8)
+        written["instances/.suppl.tumor_instance-1_annotation-1"] = labels
+        written["instances/kidney_instance-1_annotation-1"] = (labels == 1).astype(np.uint8)
         if has_cyst:
-            cyst = (labels == 3).astype(np.uint8)
-            nifti(case / "instances" / "cyst_instance-1_annotation-1.nii.gz", cyst, "IPL", spacing)
-        known.append({
-            "case_id": name,
-            "gender": "female",
-            "malignant": True,
-            "radiographic_size": 2.4 + number,
-        })
+            written["instances/cyst_instance-1_annotation-1"] = (labels == 3).astype(np.uint8)
+        for file, array in written.items():
+            nifti(case / f"{file}.nii.gz", array, "IPL", (0.5, 0.92, 0.92))
+        facts = {"gender": "female", "malignant": True, "radiographic_size": 2.4 + number}
+        known.append({"case_id": name, **facts})
     document(folder / "dataset" / "kits23.json", known)
 
 
@@ -69,11 +57,8 @@ def atlas(folder: Path) -> None:
         for index, organ in enumerate(ORGANS):
             there = has_lesion or not organ.endswith("lesion")
             result = mask(number + index) if there else np.zeros_like(mask(0))
-            nifti(
-                folder / "mask_only" / name / "segmentations" / f"{organ}.nii.gz",
-                result.astype(np.uint8),
-                "RPS",
-            )
+            place = folder / "mask_only" / name / "segmentations" / f"{organ}.nii.gz"
+            nifti(place, result.astype(np.uint8), "RPS")
         rows.append(_row(name, number, has_lesion))
     table(folder / "AbdomenAtlas3.0MiniWithMeta.csv", rows)
     for lists, split in (("IID", 5), ("OOD", 3)):

@@ -16,6 +16,11 @@ CT_RATE = {  # part -> volumes; a scan may have several reconstructions, a patie
 HEADER, CONVERSATION = PUBLISHED["ct-rate"]["header"], PUBLISHED["ct-rate"]["conversation"]
 LOCATIONS = ("lung", "left_upper_lobe", "heart")
 SCANS = {"train": ("trn00001", "trn00002"), "validation": ("val00003",), "test": ("tst00004",)}
+PRESENT = {
+    "trn00001": ("calcification*heart", "nodulegr1cm*lung", "groundglass*lung", "pacemaker_or_defib*heart"),
+    "tst00004": ("emphysema*left_upper_lobe",),
+}
+AXIAL = {"orig_orientation": "1,0,0,0,1,0"}
 
 
 def ct_rate(folder: Path) -> None:
@@ -28,9 +33,7 @@ def ct_rate(folder: Path) -> None:
             number += 1
             place = Path(name.rsplit("_", 2)[0]) / name.rsplit("_", 1)[0] / f"{name}.nii.gz"
             nifti(root / f"{part}_fixed" / place, volume(number), "LPS")
-            stored = turned(volume(number), "LPS") - np.int16(
-                HEADER["RescaleIntercept"]
-            )  # values as on the scanner's disk
+            stored = turned(volume(number), "LPS") - np.int16(HEADER["RescaleIntercept"])  # as on its disk
             plain = root / part / place
             plain.parent.mkdir(parents=True, exist_ok=True)
             nib.save(nib.Nifti1Image(stored, np.eye(4)), plain)  # 1 mm, and axes that it does not have
@@ -43,15 +46,10 @@ def ct_rate(folder: Path) -> None:
         ]
         table(root / "multi_abnormality_labels" / f"{part}_predicted_labels.csv", labels)
         table(root / "radiology_text_reports" / f"{other}_reports.csv", (_report(*row) for row in rows))
-        table(
-            root / "metadata" / f"{other}_metadata.csv", ({"VolumeName": file, **HEADER} for _, file in rows)
-        )
+        headers = [{"VolumeName": file, **HEADER} for _, file in rows]
+        table(root / "metadata" / f"{other}_metadata.csv", headers)
         asked = [
-            {
-                "id": f"multiple_choice_{file}",
-                "image": file,
-                "conversations": PUBLISHED["ct-rate"]["conversation"],
-            }
+            {"id": f"multiple_choice_{file}", "image": file, "conversations": CONVERSATION}
             for _, file in rows
         ]
         document(root / "vqa" / f"{part}_vqa.json", asked)
@@ -70,9 +68,7 @@ def _report(number: int, file: str) -> dict[str, str]:
 
 def rad_chestct(folder: Path) -> None:
     """Write RAD-ChestCT: arrays from the highest slice down, 84 x 52 labels cut to a few locations."""
-    sources = sorted(
-        {name for names in FROM_ABNORMALITIES.values() for name in names} | {"groundglass", "mass"}
-    )
+    sources = sorted({"groundglass", "mass"}.union(*FROM_ABNORMALITIES.values()))
     number = 0
     whose = []
     for split, scans in SCANS.items():
@@ -80,22 +76,10 @@ def rad_chestct(folder: Path) -> None:
         for scan in scans:
             number += 1
             np.savez_compressed(folder / f"{scan}.npz", ct=turned(volume(number), "IPL"))
-            whose.append({
-                "MRN_DEID": f"patient{number}",
-                "NoteAcc_DEID": scan,
-                "orig_orientation": "1,0,0,0,1,0",
-            })
+            whose.append({"MRN_DEID": f"patient{number}", "NoteAcc_DEID": scan, **AXIAL})
             labels = {f"{name}*{location}": 0 for name in sources for location in LOCATIONS}
-            if scan == "trn00001":
-                labels |= {
-                    "calcification*heart": 1,
-                    "nodulegr1cm*lung": 1,
-                    "groundglass*lung": 1,
-                    "pacemaker_or_defib*heart": 1,
-                }
-            if scan == "tst00004":
-                labels |= {"emphysema*left_upper_lobe": 1}
+            labels |= dict.fromkeys(PRESENT.get(scan, ()), 1)
             rows.append({"NoteAcc_DEID": scan} | labels)
         table(folder / TABLES[split], rows)  # type: ignore[index]
-    whose.append({"MRN_DEID": "patient9", "NoteAcc_DEID": "trn99999", "orig_orientation": "1,0,0,0,1,0"})
+    whose.append({"MRN_DEID": "patient9", "NoteAcc_DEID": "trn99999", **AXIAL})
     table(folder / METADATA, whose)

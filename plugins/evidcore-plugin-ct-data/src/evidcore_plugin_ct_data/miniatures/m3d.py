@@ -32,14 +32,9 @@ def seg(folder: Path) -> None:
             sparse.save_npz(folder / label, matrix)
             pairs.append({"image": image, "label": label})
         labels = {"0": "background"} | {str(row + 1): name for row, name in enumerate(names)}
-        known = {
-            "name": f"{code} Dataset",
-            "tensorImageSize": "4D",
-            "modality": {"0": "CT"},
-            "labels": labels,
-        }
+        known = {"name": f"{code} Dataset", "tensorImageSize": "4D", "modality": {"0": "CT"}}
         parts = {"numTrain": CASES - 1, "numTest": 1, "train": pairs[:-1], "test": pairs[-1:]}
-        document(folder / code / f"{code}.json", known | parts)
+        document(folder / code / f"{code}.json", {**known, "labels": labels, **parts})
 
 
 def _names(code: str, number: int, shape: tuple[int, ...]) -> tuple[str, str]:
@@ -94,9 +89,7 @@ def vqa(folder: Path) -> None:
 
 
 def _row(name: str, number: int) -> dict[str, str]:
-    choices = (
-        ("Axial", "Coronal", "Sagittal", "None") if number == 0 else ("CT", "MRI", "X-ray", "Ultrasound")
-    )
+    choices = ("CT", "MRI", "X-ray", "Ultrasound") if number else ("Axial", "Coronal", "Sagittal", "None")
     answer = next((index for index, choice in enumerate(choices) if number == 0 and choice in name), 0)
     return {
         "Image Path": f"M3D_Cap_npy/{name}.npy",
@@ -133,14 +126,13 @@ def _asked(name: str, picture: str, number: int, which: int) -> dict[str, str]:
     kind = "modality" if number == 0 and which == 0 else "modality_type"  # one entry is written so
     modality = "CT(Computed Tomography)" if name.startswith("Chest") else "Fundus Photography"
     options = ("CT", "MRI", "X-ray", "Fundus imaging.") if which == 0 else ("No, It's normal.", "Yes")
+    imaged = "CT." if name.startswith("Chest") else "fundus imaging"
     return {
         "dataset": name,
         "question_id": f"{name}_{number:04d}_{which}",
         "question_type": "Modality Recognition" if which == 0 else "Disease Diagnosis",
         "question": "What modality is it?" if which == 0 else "Is it abnormal?",
-        "gt_answer": ("CT." if name.startswith("Chest") else "fundus imaging")
-        if which == 0
-        else "no, it's normal",
+        "gt_answer": imaged if which == 0 else "no, it's normal",
         "image_path": picture,
         **{f"option_{letter}": option for letter, option in zip("ABCD", options, strict=False)},
         kind: modality,

@@ -74,10 +74,8 @@ class Implant(Dataset):
     def __post_init__(self) -> None:
         """Refuse a mask for a kind that is not planted; nothing is read before cases are asked for."""
         for kind in (self.inside or {}).keys() - set(self.kinds):
-            raise RecipeError(
-                f"implant: inside names {kind!r}, but kinds are {', '.join(self.kinds) or 'none'}. "
-                "Add it to kinds, or drop it here."
-            )
+            why = f"inside names {kind!r}, but kinds are {', '.join(self.kinds) or 'none'}"
+            raise RecipeError(f"implant: {why}. Add it to kinds, or drop it here.")
         self.findings = tuple(dict.fromkeys([*self.source.findings, *self.kinds]))
         self.left_out: dict[Split, dict[str, str]] = {}
 
@@ -193,23 +191,18 @@ class Implant(Dataset):
 
     def _faults(self, case: Case) -> Iterator[str]:
         if len(case.volumes) != 1:
-            yield (
-                f"lesions are planted into one volume, the case has {len(case.volumes)}. "
-                "Leave one in the source's table."
-            )
+            why = f"lesions are planted into one volume, the case has {len(case.volumes)}"
+            yield f"{why}. Leave one in the source's table."
         if case.volumes[0].intensity != "hu":
-            yield (
-                f"lesions are planted in HU, the volume's intensity is {case.volumes[0].intensity!r}. "
-                "Set intensity = 'hu' on the source if the values are HU."
-            )
+            why = f"lesions are planted in HU, the volume's intensity is {case.volumes[0].intensity!r}"
+            yield f"{why}. Set intensity = 'hu' on the source if the values are HU."
         for kind in sorted(case.masks.keys() & set(self.kinds)):
             yield f"the source has a mask {kind!r} already. Rename it, or leave the kind out."
         for kind, region in (self.inside or {}).items():
             if region not in case.masks:
-                yield (
-                    f"there is no mask {region!r} to plant a {kind} in. It has: "
-                    f"{', '.join(sorted(case.masks)) or 'none'}. Correct inside, or give the mask."
-                )
+                listed = ", ".join(sorted(case.masks)) or "none"
+                why = f"there is no mask {region!r} to plant a {kind} in. It has: {listed}"
+                yield f"{why}. Correct inside, or give the mask."
 
     def _wishes(self, case: Case, copy: int) -> list[LesionSpec]:
         draws = self._rng(case, copy, "wishes").random(len(self.kinds))
@@ -238,10 +231,9 @@ class Implant(Dataset):
         report = _report(self._rng(case, copy, "words"), absent, lesions)
         spans = iter(report.spans)
         findings |= {kind: Finding(name=kind, state="absent", span=next(spans)) for kind in absent}
-        for lesion in lesions:
-            findings[lesion.kind] = Finding(
-                name=lesion.kind, side=lesion.side, size_mm=lesion.size_mm, span=next(spans)
-            )
+        for each in lesions:
+            span = next(spans)
+            findings[each.kind] = Finding(name=each.kind, side=each.side, size_mm=each.size_mm, span=span)
         # the scan in the cache is written straight, in HU, with its true spacing
         plain = VolumeRef(path=str(folder / VOLUME), intensity=case.volumes[0].intensity)
         notes = {

@@ -181,10 +181,9 @@ class Site:
         room = room - MARGIN_MM
         smallest, largest = wish.kind.size_mm
         if 2 * room.max(initial=0.0) < smallest:
-            raise NoPlace(
-                f"no {wish.region or wish.kind.tissue + ' tissue'} holds a {wish.kind.name} of "
-                f"{smallest:g} mm with {MARGIN_MM:g} mm around it"
-            )
+            where = wish.region or f"{wish.kind.tissue} tissue"
+            lesion = f"a {wish.kind.name} of {smallest:g} mm"
+            raise NoPlace(f"no {where} holds {lesion} with {MARGIN_MM:g} mm around it")
         for tries in range(1, TRIES + 1):
             size_mm = rng.uniform(smallest, min(largest, 2 * float(room.max())))
             places = np.argwhere(2 * room >= size_mm)
@@ -207,10 +206,9 @@ class Site:
         spacing = self.volume.spacing_mm_zyx
         box = box_around(shape, self.volume.shape_zyx, spacing, max(MARGIN_MM, 4 * self._spread_mm))
         share = filled(shape, box, spacing)
-        if (share > 0.5).sum() < FEWEST_VOXELS:
-            raise NoPlace(
-                f"{int((share > 0.5).sum())} voxels are more than half filled, fewer than {FEWEST_VOXELS}"
-            )
+        count = int((share > 0.5).sum())
+        if count < FEWEST_VOXELS:
+            raise NoPlace(f"{count} voxels are more than half filled, fewer than {FEWEST_VOXELS}")
         wide = box_around(shape, self.volume.shape_zyx, spacing, SURROUNDINGS_MM)
         values, around = self._surroundings(wide, inner, wish)
         covariance = autocovariance(values, around, spacing)

@@ -59,9 +59,8 @@ class DocumentDrawer:
 
     def __post_init__(self) -> None:
         if not self.cases:
-            raise DataError(
-                "fit of model.language: no training case has a present finding; check the data set's labels."
-            )
+            why = "no training case has a present finding"
+            raise DataError(f"fit of model.language: {why}; check the data set's labels.")
 
     @functools.cached_property
     def _easy(self) -> list[Case]:
@@ -94,9 +93,8 @@ class DocumentDrawer:
             ]
             answer_ids = [*answer.input_ids, self.tokenizer.eos_token_id]
             return Document(*self.prompt_ids(prompt, shown), answer_ids, [*is_abnormal, False])
-        raise DataError(
-            f"fit of model.language: 100 draws in a row asked nothing; tasks: {', '.join(names)}."
-        )
+        why = "100 draws in a row asked nothing"
+        raise DataError(f"fit of model.language: {why}; tasks: {', '.join(names)}.")
 
     def prompt_ids(self, prompt: Prompt, shown: Sequence[Sequence[int]]) -> tuple[list[int], list[bool]]:
         """Return the chat's token ids up to the answer, and which are those `shown` for its visual parts."""
@@ -128,10 +126,9 @@ def shown_ids(
     case = prompt.case
     text = case.notes.get("impression")
     if not isinstance(text, str) or not text.strip():
-        raise DataError(
-            f"case {case.id!r}: notes['impression'] is {text!r}; the language model is fitted on "
-            "impressions, so every case needs one. Or start from a pretrained model with { id = … }."
-        )
+        why = "the language model is fitted on impressions, so every case needs one"
+        remedy = "Or start from a pretrained model with { id = … }."
+        raise DataError(f"case {case.id!r}: notes['impression'] is {text!r}; {why}. {remedy}")
     sentences = re.split(r"(?<=\.)\s+", text.strip())
     rng.shuffle(sentences)
     if omitted:

@@ -48,10 +48,8 @@ def tiny_config(
     from transformers import LlamaConfig
 
     if width % (2 * heads):
-        raise DataError(
-            f"model.language.width: {heads} heads of an even width do not share {width}; "
-            f"take a multiple of {2 * heads}."
-        )
+        why = f"{heads} heads of an even width do not share {width}"
+        raise DataError(f"model.language.width: {why}; take a multiple of {2 * heads}.")
     return LlamaConfig(
         vocab_size=8 * math.ceil(len(tokenizer) / 8),
         hidden_size=width,

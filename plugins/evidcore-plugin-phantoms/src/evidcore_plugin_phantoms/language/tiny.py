@@ -153,9 +153,8 @@ class Tiny(Language):
             asked = 0 if attempt == options.restarts else min(options.validation_questions, _CHECKED)
             if _train(self.model, drawer, weights, options, drawn, log, validation, asked):
                 break
-        figures = _figures(
-            self.model, drawer, validation, options.validation_questions, options.documents_per_step
-        )
+        most, at_once = options.validation_questions, options.documents_per_step
+        figures = _figures(self.model, drawer, validation, most, at_once)
         self.model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         result = {"steps": options.steps, "restarts": attempt, **figures}
@@ -195,14 +194,9 @@ def _train(
         with clock.part("data"):
             documents = [drawer.draw(rng, ease) for _ in range(plan.documents_per_step)]
         with clock.part("forward_backward"):
+            pad, gain, noise = drawer.tokenizer.pad_token_id, plan.abnormal_gain, plan.noise * done
             loss = answer_loss(
-                model,
-                documents,
-                drawer.tokenizer.pad_token_id,
-                weights,
-                abnormal_gain=plan.abnormal_gain,
-                noise=plan.noise * done,
-                generator=generator,
+                model, documents, pad, weights, abnormal_gain=gain, noise=noise, generator=generator
             )
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
