@@ -47,12 +47,6 @@ def test_colours_become_luminance(tmp_path):
     np.testing.assert_allclose(read(ref(tmp_path / "a.png")).array[0], held @ [0.299, 0.587, 0.114], atol=1)
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "a.jpeg", "a.JPG"])
-def test_jpeg_is_read(tmp_path, name):
-    Image.fromarray(np.full((16, 16), 77, np.uint8)).save(tmp_path / name)
-    assert abs(read(ref(tmp_path / name)).array.astype(int) - 77).max() <= 1
-
-
 def test_a_picture_holds_no_hounsfield_units(tmp_path):
     Image.fromarray(GREYS).save(tmp_path / "a.png")
     assert "a picture holds no Hounsfield units. Set intensity = 'arbitrary'" in refusal(
