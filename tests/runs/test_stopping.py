@@ -81,6 +81,7 @@ def test_a_run_that_is_told_at_the_last_step_needs_no_step_more(evid, judged_by,
 def test_ctrl_c_saves_too(judged_by):
     folder, ended = judged_by("told_by_keys", 130, at=1)
     assert RunFolder(folder).status()["message"] == "told to stop by SIGINT"
+    assert "Traceback" not in ended.stderr
     assert "04-grpo/checkpoint/steps/checkpoint-1\n" in ended.stderr
 
 
