@@ -1,6 +1,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 from evidcore.builtin.choice import Choice
 from evidcore.case import TextPart, Turn, VisualPart
@@ -112,6 +113,23 @@ def test_a_model_that_learns_calls_is_told_its_functions(bench):
     other = Told()
     other.stop_texts = ("[/CALL]",)  # the template would teach another form than the strategy reads
     assert processor.opening_of(other) == before + words
+
+
+def test_prompts_and_padding_have_no_label_and_no_weight(bench):
+    _, processor = bench.model()
+    source = bench.source(bench.set_of(), bench.set_of("report"))
+    batch = Targets(processor, source, Given(3.0)).batch([{"prompt": "0"}, {"prompt": "1"}])
+    rows = [Targets(processor, source).row(index) for index in range(2)]
+    assert len({len(row.prompt_ids) + len(row.answer_ids) for row in rows}) == 2
+    for number, row in enumerate(rows):
+        start, stop = len(row.prompt_ids), len(row.prompt_ids) + len(row.answer_ids)
+        answer = torch.zeros(batch["labels"].shape[1], dtype=torch.bool)
+        answer[start:stop] = True
+        assert ((batch["labels"][number] != -100) == answer).all()
+        assert ((batch["weights"][number] == 3.0) == answer).all()
+        assert not batch["weights"][number][~answer].any()
+        assert batch["attention_mask"][number].tolist() == [1] * stop + [0] * (len(answer) - stop)
+    assert batch["pixel_values"].shape == (2, 1)
 
 
 @pytest.mark.parametrize(
