@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -184,7 +185,9 @@ FULL = """
 import sys
 from pathlib import Path
 import numpy as np
+from evidcore.api import VolumeRef
 from evidcore.cache import Cache, write_atomically
+from evidcore.data import save_mask
 from evidcore.errors import RunError
 folder = Path(sys.argv[1])
 cache = Cache("one", folder)
@@ -194,6 +197,7 @@ for put in (
     lambda: cache.put("a", bytes(1 << 20)),
     lambda: cache.put_array("a", np.zeros((2, 1 << 20), np.int16), {}),
     lambda: cache.file("a", ".nii", lambda path: path.write_bytes(bytes(1 << 20))),
+    lambda: save_mask(np.ones((64, 64, 64), bool), VolumeRef(path=sys.argv[2]), folder / "a.nii"),
 ):
     try:
         put()
@@ -205,16 +209,20 @@ print((folder / "kept").read_bytes(), sorted(path.name for path in folder.rglob(
 
 def test_a_full_disk_is_named_with_the_way_out(tmp_path, monkeypatch):
     # a real full disk: 64 KiB of memory, mounted in a namespace of its own
-    mount = f"mount -t tmpfs -o size=64k none {tmp_path}"
+    disk, scan = tmp_path / "disk", tmp_path / "scan.nii"
+    disk.mkdir()
+    nibabel.save(nibabel.Nifti1Image(np.ones((64, 64, 64), np.int16), np.eye(4)), scan)
+    mount = f"mount -t tmpfs -o size=64k none {disk}"
     if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets nobody mount a small disk")
     monkeypatch.setenv("EVID_CACHE_GB", "1")
-    run = f"{mount} && exec {sys.executable} -c '{FULL}' {tmp_path}"
+    run = f"{mount} && exec {sys.executable} -c '{FULL}' {disk} {scan}"
     done = subprocess.run(["unshare", "-rm", "sh", "-c", run], capture_output=True, text=True, check=True)
-    way_out = "the disk is full. Free space or rights there, or set EVID_CACHE to another folder."
-    first, *others, left = done.stdout.splitlines()
-    assert first == f"{tmp_path}: {way_out}"
-    assert others == [f"{tmp_path}/one: {way_out}"] * 3
+    full = "the disk is full. Free space or rights there, or"
+    first, *others, mask, left = done.stdout.splitlines()
+    assert first == f"{disk}: {full} set EVID_CACHE to another folder."
+    assert others == [f"{disk}/one: {full} set EVID_CACHE to another folder."] * 3
+    assert mask == f"{disk}: {full} name a file in another folder."
     assert left.startswith("b'old' ["), "the old file stays"
     assert {name for name in ast.literal_eval(left[7:]) if not name.endswith(".lease")} == {
         ".leases", "CACHEDIR.TAG", "kept", "one",

@@ -16,7 +16,7 @@ REFS = [
 @pytest.mark.parametrize("ref", REFS)
 @pytest.mark.parametrize("box", [None, (1, 2, 0, 30, 4, 40)])
 def test_a_crop_survives_the_way_through_its_uri(ref, box):
-    crop = Crop(volume=ref, box_zyx=box, blank=box is None)
+    crop = Crop(volume=ref, box_zyx=box, blank=box is None, change="scrambled" if box else "")
     assert Crop.parse_uri(crop.uri()) == crop
 
 

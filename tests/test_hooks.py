@@ -33,13 +33,6 @@ def test_a_failing_observer_is_named_told_no_more_and_stops_nobody():
     assert announcer.failed == {"fails": "OSError: no such screen"}
 
 
-def test_observers_are_called_in_the_order_of_the_recipe():
-    seen = []
-    first, second = type("First", (Counts,), {}), type("Second", (Counts,), {})
-    Announcer(observers={"a": first(seen), "b": second(seen)}).step_finished("x", 1, {})
-    assert [name for name, _ in seen] == ["First", "Second"]
-
-
 def test_a_failing_recorder_stops_the_run():
     with pytest.raises(OSError, match="no such screen"):
         Announcer(recorders=[Fails([])]).step_finished("x", 1, {})

@@ -6,7 +6,7 @@ import planted
 import pytest
 from planted import ASKING, EVALUATION, NAMES, NEVER, SEEN, Contrary, Looker, Memory, TextOnly, World, audited
 
-from evidcore.api import Answers, Condition, DataError, Finding
+from evidcore.api import Answers, Condition, DataError
 from evidcore.errors import ContractError
 from evidcore.evaluate.eval_stage import AnonymizedPolicy
 
@@ -153,28 +153,6 @@ def test_nothing_found_names_what_would_be_missed():
     assert "would be missed" in audit.verdict() or "the same in every draw" in audit.verdict()
 
 
-def test_questions_that_give_answers_away_are_told():
-    class Leak(planted.Planted):
-        """Knows by its words which option is right."""
-
-        def liking(self, option, crop, prompt):
-            return option in NAMES[:3]
-
-    def leaking(patients, seed):
-        """Show each patient the first findings and no other."""
-        world = World(patients, seed=seed)
-        findings = tuple(
-            Finding(name=name, state="present" if name in NAMES[:3] else "absent") for name in NAMES
-        )
-        world._cases = [dataclasses.replace(case, findings=findings) for case in world._cases]
-        return world
-
-    world = leaking(60, 7)
-    audit = audited(Leak(world), world, leaking(5, 8))
-    assert SEEN not in audit.verdict()
-    assert audit.score("other-patient").value == 1.0
-
-
 def test_own_minus_another_by_hand():
     policy = Looker(WORLD, 0.5)
     audit = audited(
@@ -227,13 +205,6 @@ def test_own_answers_are_those_that_the_evaluation_alone_would_score():
     said = EVALUATION.answer(AnonymizedPolicy(policy), prompts, WORLD.task, asking)
     [alone] = EVALUATION.score([Answers(prompts, said)], WORLD.task, "choice")
     assert looker(1.0, 0.0, "blank").results["own"] == (alone,)
-
-
-def test_few_patients_leave_it_undecided():
-    prompts = WORLD.prompts()[:24]
-    said = audited(Looker(WORLD), WORLD, TRAINING, prompts=prompts).verdict()
-    assert said.startswith("Undecided: ")
-    assert "too few patients (13 of at least 20)" in said
 
 
 def test_few_twins_are_no_sign_for_or_against():

@@ -30,24 +30,6 @@ def test_format_pays_the_strict_format_and_says_what_broke_it():
     assert bad == Score(value=0.0, reason="no tags, expected <answer></answer>")
 
 
-def released_accuracy(answer, solution):
-    """`accuracy_reward` of Med3D-R1's stage2_rl/src/open_r1/grpo_3d.py @17ea522."""
-    if answer == solution:
-        return 1.0
-    starts = [answer.split(mark, 1)[0].strip() for mark in ")" + ":" if mark in answer]
-    return 0.5 if solution in starts else 0.0
-
-
-def test_a_right_letter_earns_1_where_the_released_code_compares_it_with_the_options_words():
-    """There the data set passes `options[answer]` as the solution, and the reward wants the letter."""
-    (first,) = rollouts(CHOICE, "")
-    letter, options = (first.prompt.reference[key] for key in ("letter", "options"))
-    (right,) = rollouts(CHOICE, f"<answer>{letter}</answer>")
-    assert ChoiceAccuracy()([right], {})[0].value == 1.0
-    assert released_accuracy(letter, solution=options["AB".index(letter)]) == 0.0
-    assert released_accuracy(letter, solution=letter) == 1.0  # what was meant
-
-
 def test_choice_accuracy_compares_letter_with_letter():
     shown = rollouts(CHOICE, "<answer>A</answer>", "<answer>B</answer>")
     right = shown[0].prompt.reference["letter"]

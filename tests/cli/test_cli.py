@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 import tomllib
 
@@ -26,11 +25,8 @@ def recipe(tmp_path):
     return path
 
 
-def test_python_m_evidcore_is_evid():
-    done = subprocess.run(
-        [sys.executable, "-m", "evidcore", "--version"], capture_output=True, text=True, check=True
-    )
-    assert "0.1.0" in done.stdout
+def test_the_version_is_told(evid):
+    assert "0.1.0" in evid("--version").output
 
 
 def test_every_command_of_the_design_takes_json(evid):

@@ -13,31 +13,20 @@ def said(capsys):
 
 
 def test_a_finished_stage_says_where_its_time_went(tmp_path, capsys):
+    rewards = {"reward_s/format": 0.1, "reward_s/judge": 3.0}
+    grpo = {"generate_s": 15.0, **rewards, "update_s": 1.5, "step_s": 20.0}
+    sft, fit = {"forward_backward_s": 7.0, "step_s": 7.0}, {}  # which logs no times
+    steps = {"01-grpo": [grpo, grpo], "02-sft": [sft], "03-fit": [fit]}
     with Progress(tmp_path) as progress:
-        progress.stage_started("01-fit", tmp_path, 2, 9)
-        progress.step_finished("01-fit", 1, {"loss": 0.5})  # it logs no times
-        progress.stage_finished("01-fit", tmp_path, {})
-        progress.stage_started("05-grpo", tmp_path, 2, 9)
-        rewards = {"reward_s/format": 0.1, "reward_s/judge": 3.0}
-        times = {"generate_s": 15.0, **rewards, "update_s": 1.5, "step_s": 20.0}
-        for step in (1, 2):
-            progress.step_finished("05-grpo", step, {"loss": 0.5, **times})
-        progress.stage_finished("05-grpo", tmp_path, {})
+        for stage, logged in steps.items():
+            progress.stage_started(stage, tmp_path, 2, 9)
+            for step, metrics in enumerate(logged, start=1):
+                progress.step_finished(stage, step, {"loss": 0.5, **metrics})
+            progress.stage_finished(stage, tmp_path, {})
     # 20 s a step: what is named, and 0.4 s that are not
     split = "generate 30 s (75 %), reward judge 6 s (15 %), update 3 s (8 %), other 1 s (2 %)"
-    assert said(capsys) == ["01-fit: done", f"05-grpo: done  {split}"]
-
-
-def test_times_of_a_stage_are_not_those_of_the_one_before(tmp_path, capsys):
-    with Progress(tmp_path) as progress:
-        for stage, seconds in (("03-sft", 7.0), ("04-sft", 2.0)):
-            progress.stage_started(stage, tmp_path, 2, 9)
-            progress.step_finished(stage, 1, {"forward_backward_s": seconds, "step_s": seconds})
-            progress.stage_finished(stage, tmp_path, {})
-    assert said(capsys) == [
-        "03-sft: done  forward backward 7 s (100 %)",
-        "04-sft: done  forward backward 2 s (100 %)",
-    ]
+    told = [f"01-grpo: done  {split}", "02-sft: done  forward backward 7 s (100 %)", "03-fit: done"]
+    assert said(capsys) == told  # times of a stage are not those of the one before
 
 
 def test_what_the_parts_of_a_run_say_of_themselves_is_shown_while_it_runs(tmp_path, capsys):

@@ -7,6 +7,8 @@ import nibabel
 import numpy as np
 import pytest
 
+from evidcore.api import DataError, VolumeRef, read
+
 Write = Callable[..., Path]
 
 
@@ -36,6 +38,19 @@ def write(tmp_path: Path, reoriented: Write) -> Write:
         return reoriented(image, tmp_path / name, axes)
 
     return to_file
+
+
+@pytest.fixture
+def refusal() -> Callable[[VolumeRef], str]:
+    """Return a function that gives what is said of a volume that is not read; it names the file."""
+
+    def read_in_vain(ref: VolumeRef) -> str:
+        with pytest.raises(DataError) as caught:
+            read(ref)
+        assert str(caught.value).startswith(f"{ref.path}: ")
+        return str(caught.value)
+
+    return read_in_vain
 
 
 @pytest.fixture(autouse=True)

@@ -72,15 +72,6 @@ def test_a_declared_spacing_is_resampled_to_and_centred(write):
     np.testing.assert_allclose(result[:, :, 12:], -1.0)
 
 
-def test_a_sphere_stays_a_sphere_in_mm(write):
-    z, y, x = np.ogrid[-10:11, -15:16, -30:31]
-    inside = (z * 3.0) ** 2 + (y * 2.0) ** 2 + (x * 1.0) ** 2 < 20**2
-    path = write(np.where(inside, 1000, -1000).astype(np.int16))
-    result = prepare(crop(path), spec((40, 40, 40), spacing=(1.5, 1.5, 1.5)))[0] > 0
-    extents = [float(result.any(dim=pair).sum()) * 1.5 for pair in ((1, 2), (0, 2), (0, 1))]
-    assert all(abs(extent - 40) <= 4.5 for extent in extents), extents
-
-
 def test_a_blank_crop_equals_the_volume_filled_with_air(write):
     air = prepare(crop(write(np.full((6, 8, 10), -1000, np.int16))), spec(windows=(WIDE, (-1200.0, 0.0))))
     blank = prepare(crop(write(RAMP), blank=True), spec(windows=(WIDE, (-1200.0, 0.0))))

@@ -220,13 +220,3 @@ def test_input_that_is_prefetched_is_bounded(encoder, cases, prepared, two_threa
     bank.prefetch(handles[2])
     bank.pixels(handles[1:])
     assert not bank._prefetched._begun
-
-
-def test_a_damaged_file_is_made_again(encoder, cases, tmp_path):
-    _, written = filled(encoder, cases[:1], cache=Cache("features", tmp_path))
-    [file] = tmp_path.rglob("features/*-*")
-    file.write_bytes(file.read_bytes()[:-1])
-    for count in (1, 0):
-        bank, again = filled(encoder, cases[:1], cache=Cache("features", tmp_path))
-        assert bank.encoded == count
-        torch.testing.assert_close(again.features, written.features, rtol=0, atol=0)

@@ -16,21 +16,14 @@ def by_hand(small, prompt, text):
     return sum(float(log_probs[len(encoded.ids) - 1 + index, token]) for index, token in enumerate(answer))
 
 
-def test_log_likelihoods_are_sums_over_plain_logits(small):
+@pytest.mark.parametrize("blocker", ["", "cannot be packed"])
+def test_log_likelihoods_are_sums_over_plain_logits(small, monkeypatch, blocker):
+    monkeypatch.setattr(policies, "packing_blocker", lambda model: blocker)
     policy = VLMPolicy(small.model, small.processor, prompts_per_pass=3)
     candidates = [["A", "left lung"], ["B"], ["A", "B", "C"], ["no nodule", "D"]]
     result = policy.log_likelihoods(small.prompts, candidates)
     for prompt, texts, values in zip(small.prompts, candidates, result, strict=True):
         assert values == pytest.approx([by_hand(small, prompt, text) for text in texts], abs=2e-3)
-
-
-def test_a_model_that_cannot_be_packed_gives_the_same_log_likelihoods(small, monkeypatch):
-    policy = VLMPolicy(small.model, small.processor)
-    candidates = [["A", "left lung"]] * 4
-    packed = policy.log_likelihoods(small.prompts, candidates)
-    monkeypatch.setattr(policies, "packing_blocker", lambda model: "asked for")
-    for item, other in zip(packed, policy.log_likelihoods(small.prompts, candidates), strict=True):
-        assert item == pytest.approx(other, abs=2e-3)
 
 
 def test_products_are_computed_in_the_type_of_training(small):

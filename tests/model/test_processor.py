@@ -3,16 +3,13 @@ import re
 
 import pytest
 import torch
-from evidcore_plugin_encoders.testing import BRIDGE, ENCODER
 from transformers import AutoTokenizer
 
 from evidcore.api import Case, DataError, Prompt, TextPart, VisualPart, prepare
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
 from evidcore.errors import RunError
-from evidcore.model.parts import build_bridge
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
-from evidcore.registry import factory
 
 SHOWN = "<|vision_start|>" + "<|image_pad|>" * 4 + "<|vision_end|>"
 
@@ -115,19 +112,6 @@ def test_a_language_model_without_chat_template_is_named(small, language_folder)
     tokenizer.chat_template = None
     with pytest.raises(RunError, match=f"{language_folder}: its tokenizer has no chat template"):
         VolumeProcessor(VolumeImageProcessor(), tokenizer)
-
-
-def test_without_a_model_prompts_and_answers_are_written_as_with_one(small, language_folder):
-    tokenizer = AutoTokenizer.from_pretrained(language_folder)
-    with torch.device("meta"):
-        encoder = factory.build("encoder", dict(ENCODER), given={}, where="here")
-        bridge = build_bridge(dict(BRIDGE), encoder, 64, None)
-    images = VolumeImageProcessor()
-    images.connect(encoder, bridge, Volume(), None)
-    alone = VolumeProcessor(images, tokenizer)
-    for prompt in small.prompts:
-        assert alone.encode(prompt) == small.processor.encode(prompt)
-    assert alone.encode_answer("A liver.") == small.processor.encode_answer("A liver.")
 
 
 def test_an_answer_ends_with_the_token_that_the_template_ends_a_turn_with(small):

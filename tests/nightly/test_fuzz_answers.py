@@ -9,10 +9,7 @@ from evidcore.builtin.rewards import Format
 from evidcore.registry import offers
 from evidcore.reward.composer import NamedReward
 
-
-@pytest.fixture(scope="module")
-def script(benchmark):
-    return benchmark("fuzz_answers")
+SCRIPT = "fuzz_answers"
 
 
 @pytest.mark.slow

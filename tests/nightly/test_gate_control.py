@@ -2,12 +2,7 @@
 
 import sys
 
-import pytest
-
-
-@pytest.fixture(scope="module")
-def script(benchmark):
-    return benchmark("gate_control")
+SCRIPT = "gate_control"
 
 
 def test_the_gate_shuts_off_what_shows_nothing(script):

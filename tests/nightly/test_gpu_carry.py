@@ -10,16 +10,12 @@ import torch
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+SCRIPT = "gpu_carry"
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def carry(benchmark):
-    return benchmark("gpu_carry")
-
-
-def test_what_is_missing_or_too_old_is_taken_and_torch_is_not(carry):
-    machine = carry.Machine("3.12", {"there": Version("2.0"), "old": Version("1.0"), "unsaid": None})
+def test_what_is_missing_or_too_old_is_taken_and_torch_is_not(script):
+    machine = script.Machine("3.12", {"there": Version("2.0"), "old": Version("1.0"), "unsaid": None})
     needs = {
         "there": [Requirement("there>=1")],
         "old": [Requirement("old>=1"), Requirement("old>=1.5")],
@@ -28,33 +24,33 @@ def test_what_is_missing_or_too_old_is_taken_and_torch_is_not(carry):
         "torch": [Requirement("torch>=2.11")],
         "nvidia-cublas": [Requirement("nvidia-cublas")],
     }
-    assert dict(carry.lacking(needs, machine)) == {
+    assert dict(script.lacking(needs, machine)) == {
         "missing": "is not there",
         "old": "1.0 is there, but old>=1.5 is asked for",
     }
 
 
-def test_needs_are_followed_to_their_end_for_the_machines_python(carry):
-    needs = carry.wanted(["evidcore"], "3.12")
+def test_needs_are_followed_to_their_end_for_the_machines_python(script):
+    needs = script.wanted(["evidcore"], "3.12")
     assert {"trl", "transformers", "pydantic-core", "multiprocess"} <= needs.keys()
     assert any(str(asked.specifier) for asked in needs["transformers"])
     assert "pytest" not in needs  # an extra of ours that nobody asked for
 
 
-def test_a_machine_with_too_old_a_torch_is_refused(carry):
+def test_a_machine_with_too_old_a_torch_is_refused(script):
     needs = {"torch": [Requirement("torch>=2.11")]}
     with pytest.raises(SystemExit, match=r"the machine has torch 2.4, and >=2.11 is needed"):
-        carry.check_torch(needs, carry.Machine("3.12", {"torch": Version("2.4")}))
-    carry.check_torch(needs, carry.Machine("3.12", {"torch": Version("2.11.0+cu130")}))
+        script.check_torch(needs, script.Machine("3.12", {"torch": Version("2.4")}))
+    script.check_torch(needs, script.Machine("3.12", {"torch": Version("2.11.0+cu130")}))
 
 
-def test_a_list_without_a_fitting_python_is_refused(carry, tmp_path):
+def test_a_list_without_a_fitting_python_is_refused(script, tmp_path):
     file = tmp_path / "machine.txt"
     file.write_text("python==3.10\ntorch==2.11.0\n")
     with pytest.raises(SystemExit, match=r"has no line python==3.11 or later, got 3.10"):
-        carry.Machine.read(file)
+        script.Machine.read(file)
     file.write_text("# a comment\nPython==3.12\nTyping_Extensions  # as pip says it\n")
-    assert carry.Machine.read(file) == carry.Machine("3.12", {"typing-extensions": None})
+    assert script.Machine.read(file) == script.Machine("3.12", {"typing-extensions": None})
 
 
 def gpu_script(tmp_path, *parts, python=sys.executable):

@@ -6,10 +6,7 @@ from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_plugin_reports.labelers import Phrases
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 
-
-@pytest.fixture(scope="module")
-def script(benchmark):
-    return benchmark("labeler")
+SCRIPT = "labeler"
 
 
 def made(count=40):

@@ -4,6 +4,7 @@ import pytest
 
 from evidcore.api import Crop, Reader, VolumeRef
 
+SCRIPT = "second_reader"
 SLICES = [Crop(volume=VolumeRef(path="scan.nii"), box_zyx=(z, z + 1, 0, 8, 0, 8)) for z in range(3)]
 
 
@@ -25,11 +26,6 @@ def line(number=0, affirmed=(), present=(), slices=None, malformed=None, by_mask
         "affirmed": list(affirmed), "present": list(present), "slices": slices or {}, "malformed": malformed,
         "images": [crop.uri() for crop in SLICES], "figures": {"grounded_accuracy": by_masks},
     }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def script(benchmark):
-    return benchmark("second_reader")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,7 @@ import pytest
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from evidcore_testing import volume_case
 
-
-@pytest.fixture
-def script(benchmark):
-    return benchmark("segmenters")
+SCRIPT = "segmenters"
 
 
 @pytest.fixture

@@ -1,11 +1,6 @@
 """The plot of the settling test: conditions, both agreements, and what perfect eyes are paid."""
 
-import pytest
-
-
-@pytest.fixture(scope="module")
-def script(benchmark):
-    return benchmark("settling")
+SCRIPT = "settling"
 
 
 def pay(value, *, low=None, high=None, eyes=None):

@@ -16,6 +16,7 @@ from evidcore.model.template import round_trip
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 
+SCRIPT = "smollm2"
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "smollm2.toml"
@@ -23,11 +24,6 @@ CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
 WEIGHTS = "a672150fb4f99d7c8f4168cecdd464069c0ef3a37d8113f22ddb9d48031d03cd"  # that `make smollm2` writes
 HEADS, KEY_HEADS, WIDTH = 6, 2, 96
 Q4, Q8 = GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0
-
-
-@pytest.fixture(scope="module")
-def script(benchmark):
-    return benchmark("smollm2")
 
 
 @pytest.fixture(scope="module")

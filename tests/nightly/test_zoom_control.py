@@ -10,10 +10,7 @@ import pytest
 from evidcore.api import Case, Prompt, TextPart
 from evidcore.registry import factory
 
-
-@pytest.fixture(scope="module")
-def script(benchmark):
-    return benchmark("zoom_control")
+SCRIPT = "zoom_control"
 
 
 @pytest.fixture(scope="module")

@@ -169,11 +169,6 @@ def test_the_schema_has_every_stage_and_leaves_open_what_evaluations_add():
     assert "additionalProperties" not in stages["evaluate"]
 
 
-def test_a_language_model_without_use_is_a_pretrained_one(write):
-    found = load(write(('{ use = "tiny" }', '{ folder = "models/small" }'))).model.language
-    assert found == {"use": "pretrained", "folder": "models/small", "id": "", "revision": ""}
-
-
 SCORED = '[[stage.metric]]\nuse = "scorer"\n'
 
 

@@ -51,7 +51,7 @@ def agree(rows, stages, recipe: Path) -> None:
     """Hold what check saw and plan counted against what the run's own processor writes."""
     assembly = Assembly(load(recipe))
     _, processor = current_model(assembly, StageOutputs())
-    uses = [use for stage in assembly.recipe.stages for use in stage.data]
+    uses, lengths = [use for stage in assembly.recipe.stages for use in stage.data], {}
     for row, use in zip(rows, uses, strict=True):
         if not use.task:
             continue
@@ -63,37 +63,15 @@ def agree(rows, stages, recipe: Path) -> None:
         assert row["answer_tokens"] == len(processor.encode_answer(task.gold(prompts[0])[0]).ids)
         shown, mark = processor.tokenizer.decode(written.ids), processor.image_token
         assert row["prompt"] == shown.replace(mark * row["image_tokens"], mark)
-    prompts = {
-        stage: [
-            len(processor.encode(prompt).ids)
-            for row, use in zip(rows, uses, strict=True) if row["stage"] == stage
-            for prompt in [
-                prompt for case in assembly.cases(use)
-                for prompt in assembly.tasks[use.task].prompts(case, assembly.view, 0)
-            ][:16]
-        ]
-        for stage in ("02-sft", "03-grpo", "04-evaluate")
-    }  # fmt: skip
+        counted = [len(processor.encode(prompt).ids) for prompt in prompts[:16]]
+        lengths[row["stage"]] = lengths.get(row["stage"], []) + counted
     planned = {stage["stage"]: stage["lengths"] for stage in stages if stage["lengths"]}
-    assert {stage: result["ground"] for stage, result in planned.items()} == dict.fromkeys(prompts, "counted")
-    assert {stage: result["prompt_tokens"] for stage, result in planned.items()} == {
-        stage: max(lengths) for stage, lengths in prompts.items()
-    }
+    told = {stage: (result["ground"], result["prompt_tokens"]) for stage, result in planned.items()}
+    assert told == {stage: ("counted", max(some)) for stage, some in lengths.items()}
 
 
 @pytest.mark.slow
-def test_check_and_plan_hold_for_the_template_of_qwen2_5(evid, recipe_of):
-    recipe = recipe_of("qwen2_5")
-    rows = json.loads(evid("check", recipe, "--json").stdout)["data"]
-    agree(rows, json.loads(evid("plan", recipe, "--json").stdout)["stages"], recipe)
-    assert rows[-1]["prompt"].startswith(
-        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
-        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("template", ["gemma", "llama3", "phi3", "qwen3"])
+@pytest.mark.parametrize("template", ["gemma", "llama3", "phi3", "qwen2_5", "qwen3"])
 def test_check_and_plan_count_what_the_run_writes(evid, recipe_of, template):
     recipe = recipe_of(template)
     seen, planned = dry_run(load(recipe)), plan(load(recipe), evid.folder / "runs")

@@ -138,13 +138,6 @@ def hashes(path):
     return [inputs_hash(hashed_inputs(assembly, stage, LOCK, {})) for stage in assembly.recipe.stages]
 
 
-def test_a_recipe_in_another_folder_has_the_same_stages(tmp_path, recipe_text):
-    for name in ("here", "there"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "tiny.toml").write_text(recipe_text, encoding="utf-8")
-    assert hashes(tmp_path / "here" / "tiny.toml") == hashes(tmp_path / "there" / "tiny.toml")
-
-
 def test_files_that_options_name_count_with_their_content(tmp_path, recipe_text):
     keys = []
     labels = '\n[service.told]\nkind = "labeler"\nuse = "labels-file"\npath = "labels.json"\nsha256 = "0"\n'

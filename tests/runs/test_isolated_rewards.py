@@ -1,6 +1,5 @@
 """Runs whose rewards have a process of their own: the same bits, and a whole run folder where one fails."""
 
-import hashlib
 import tomllib
 
 import pytest
@@ -32,8 +31,7 @@ def isolated(evid, install_hostile, begin_from_grpo, tmp_path):
 def test_an_isolated_reward_trains_the_same_model(isolated, done):
     folder, _ = isolated('use = "random"\nisolated = true')
     for name in ("checkpoints/04-grpo/model.safetensors", "rollouts/04-grpo.jsonl"):
-        whole, apart = ((item / name).read_bytes() for item in (done, folder))
-        assert hashlib.sha256(apart).digest() == hashlib.sha256(whole).digest(), name
+        assert (folder / name).read_bytes() == (done / name).read_bytes(), name
     lock = tomllib.loads((folder / "lock.toml").read_text())
     assert lock["isolation"] == blocked()
     assert "isolation" not in tomllib.loads((done / "lock.toml").read_text())

@@ -2,7 +2,6 @@
 
 import dataclasses
 import gc
-import json
 import string
 
 import pytest
@@ -18,6 +17,7 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import run, start
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
+from evidcore.runs.folder import read_lines
 from evidcore.train.sampler import RolloutPolicy
 
 pytestmark = pytest.mark.slow
@@ -105,15 +105,13 @@ def test_a_policy_is_measured_with_products_of_the_type_that_trained_it(tmp_path
 def test_a_policy_is_measured_with_the_rollout_that_trained_it(looking):
     sealed = [(prompt, crop) for prompt, crop in LooksOnce.shown if prompt.case.id.startswith("case-")]
     answers = looking.path / "answers"
-    asked = (answers / "05-evaluate.jsonl").read_text().splitlines()
-    assert len(sealed) == len(asked)
+    lines = read_lines(answers / "05-evaluate.jsonl")
+    assert len(sealed) == len(lines)
     assert all(crop.box_zyx == (0, 3, 0, 16, 0, 16) for _, crop in sealed)
-    lines = [json.loads(line) for line in asked]
     assert {crop.volume.path for _, crop in sealed} == {line["images"][0].partition("#")[0] for line in lines}
     assert not any("CLOSER" in line["text"] for line in lines)
     assert [line["turns"][0]["reply"] for line in lines] == ["CLOSER<image>"] * len(lines)
-    before = (answers / "02-evaluate.jsonl").read_text().splitlines()
-    assert not any("turns" in json.loads(line) for line in before)  # nothing was called
+    assert not any("turns" in line for line in read_lines(answers / "02-evaluate.jsonl"))  # no call
     recipe = load(looking.path / "resolved.toml")
     context = Context(Assembly(recipe), "05-evaluate", before=outputs_of(looking, recipe, recipe.line))
     policy = context.policy()
@@ -136,9 +134,7 @@ def test_a_tool_shows_what_the_prompt_shows_in_audits_and_predictions(looking, t
     for prompt, crop in LooksOnce.shown:
         whole = prompt.crops()[0]
         assert (crop.volume, crop.blank, crop.change) == (whole.volume, whole.blank, whole.change)
-    lines = [
-        json.loads(line) for line in (looking.path / "answers" / "06-audit.jsonl").read_text().splitlines()
-    ]
+    lines = read_lines(looking.path / "answers" / "06-audit.jsonl")
     other = {line["images"][0].partition("#")[0] for line in lines if line["condition"] == "other-patient"}
     assert other <= {crop.volume.path for crop in crops}
 

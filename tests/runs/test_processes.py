@@ -1,9 +1,10 @@
 """The same run in one process and in two."""
 
-import json
 import tomllib
 
 import pytest
+
+from evidcore.runs.folder import read_lines
 
 pytestmark = pytest.mark.slow
 
@@ -16,18 +17,12 @@ def test_two_processes_share_one_run_and_agree_with_one(evid, done):
     assert len(folders) == 1
     assert tomllib.loads((folders[0] / "lock.toml").read_text())["hardware"]["processes"] == 2
     assert printed.count("03-sft: started") == 1
-    item, two = (
-        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        for folder in (done, folders[0])
-    )
+    item, two = (read_lines(folder / "metrics.jsonl") for folder in (done, folders[0]))
     assert [(line["stage"], line["step"]) for line in item] == [(line["stage"], line["step"]) for line in two]
     for mine, theirs in zip(item, two, strict=True):
         if mine["stage"] == "03-sft":
             assert theirs["loss"] == pytest.approx(mine["loss"], abs=1e-4)
-    asked = [
-        (folder / "answers" / "05-evaluate.jsonl").read_text().splitlines() for folder in (done, folders[0])
-    ]
-    lines = [[json.loads(line) for line in side] for side in asked]
+    lines = [read_lines(folder / "answers" / "05-evaluate.jsonl") for folder in (done, folders[0])]
     assert [line["prompt_id"] for line in lines[0]] == [line["prompt_id"] for line in lines[1]]
     same = [mine["text"] == theirs["text"] for mine, theirs in zip(*lines, strict=True)]
     assert sum(same) > 0.9 * len(same)  # the weights are those of one process but for rounding

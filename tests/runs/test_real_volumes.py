@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from evidcore.cli import main
+from evidcore.runs.folder import read_lines
 
 
 def label_map(scan, mask, path):
@@ -48,14 +49,8 @@ def test_questions_from_masks_of_real_ct_train_and_are_answered_by_held_out_pati
     assert done.exit_code == 0, done.output
     run = next((tmp_path / "runs" / "real_ct").glob("2*"))
     assert json.loads((run / "STATUS").read_text(encoding="utf-8"))["state"] == "finished"
-    trained = [
-        json.loads(line)
-        for path in run.rglob("rollouts/**/*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
-    answered = [
-        json.loads(line) for path in run.rglob("answers/*.jsonl") for line in path.read_text().splitlines()
-    ]
+    trained = [line for path in run.rglob("rollouts/**/*.jsonl") for line in read_lines(path)]
+    answered = [line for path in run.rglob("answers/*.jsonl") for line in read_lines(path)]
     assert {line["patient"] for line in answered} == {scan.parent.name for scan in scans[3:]}
     of_the_policy = [line for line in answered if line["condition"] != "blind-rule"]  # a rule's line is short
     assert {line["finding"] for line in of_the_policy} == {"side", "larger"}

@@ -20,10 +20,6 @@ def check(bench, parts, max_new_tokens=8, **changed):
     check_start(model, processor, bench.source(**changed), max_new_tokens=max_new_tokens, where="stage.grpo")
 
 
-def test_a_sound_start_passes(bench):
-    check(bench, bench.model())
-
-
 def test_numbers_that_are_not_finite_are_named_with_prompt_and_volume(bench):
     model, processor = bench.model()
     with torch.no_grad():

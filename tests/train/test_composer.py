@@ -355,14 +355,6 @@ def test_figures_are_those_of_hand_arithmetic_and_a_reward_that_scored_nobody_ha
     assert (result["unscored/mine"], result["dead_groups"]) == (6, 1.0)
 
 
-def test_the_recorded_total_weighs_a_gated_reward_too(rollouts):
-    gate = named([1.0] * 6, "gate", weight=0.5)
-    gated = named([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "gated", weight=0.25, gate="gate")
-    lines = record(RewardComposer([gate, gated])(rollouts), [gate, gated], rollouts, 3)
-    totals = [item["total"] for line in lines for item in line["rollouts"]]
-    assert totals == pytest.approx([0.525, 0.55, 0.575, 0.6, 0.625, 0.65])
-
-
 def test_a_record_is_a_line_for_each_group(rollouts):
     rewards = [named([1.0, None, 0.5, 0.5, 0.5, 0.5])]
     pointing = Evidence(slice=3, boxes=(Box(z=3, y0=1, y1=2, x0=4, x1=6),))

@@ -21,7 +21,7 @@ def test_two_processes_train_as_one_does(kind, language_folder, tmp_path, torchr
     for count in (1, 2):
         folder = tmp_path / str(count)
         program = kind if count > 1 else kind.removesuffix("-sharded")
-        lines = torchrun(count, PROGRAM, program, language_folder, folder, 3, "fresh")
+        lines = torchrun(count, PROGRAM, program, language_folder, folder)
         result[count] = load_file(folder / "model.safetensors")
         assert {line for line in lines if line.startswith("rank")} == {
             f"rank {rank}" for rank in range(count)
