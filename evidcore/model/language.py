@@ -135,9 +135,11 @@ class Pretrained(Language):
             model, info = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
                 name, revision=revision, config=config, use_safetensors=True, dtype=torch.float32, **TELLING
             )
-        except (OSError, ValueError, SafetensorError) as cause:
+        except DataError:
+            raise
+        except Exception as cause:  # tokenizers raises nothing narrower
             raise DataError(
-                f"{who} could not be loaded: {str(cause).splitlines()[0]} "
+                f"{who} could not be loaded: {str(cause).partition(chr(10))[0]} "
                 "Check the name, the network and that it has safetensors weights."
             ) from cause
         refuse_random(who, info)

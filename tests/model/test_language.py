@@ -138,7 +138,7 @@ SPOILED = [
     ),
     (
         lambda folder: (folder / "tokenizer.json").write_text('{"version": "9", "model": {"type": "New"}}'),
-        "holds no model that can be read",
+        "holds no model that can be read|could not be loaded",
     ),
     (in_eight_bits, "model.safetensors has quantised weights. Name the model they are of"),
     (with_a_word, "none for 1 of its tokenizer's tokens, as 'zebra'"),

@@ -65,7 +65,7 @@ class Bleu(Metric):
         from sacrebleu.metrics.bleu import BLEU
 
         order = (sums.shape[1] - 2) // 2
-        parts = [(row[:order], row[order:-2], *row[-2:]) for row in sums.astype(np.int64).tolist()]
+        parts = [(row[:order], row[order:-2], row[-2], row[-1]) for row in sums.astype(np.int64).tolist()]
         return np.array([BLEU.compute_bleu(*part, max_ngram_order=order).score for part in parts]) / 100
 
     def notes(self) -> Mapping[str, str]:
