@@ -75,11 +75,8 @@ class Picture:
 
 def axes_of(placement: Placement) -> str:
     """Return where the axes of a file run to, in its own order; the nearest letters for oblique ones."""
-    letters = ["", "", ""]
-    turn = placement.turn
-    for axis, backwards, senses in zip(turn.axes, turn.backwards, ("SI", "PA", "LR"), strict=True):
-        letters[axis] = senses[backwards]
-    return "".join(letters)
+    ours = ("SI", "PA", "LR")  # z, y, x
+    return "".join(ours[int(axis)][int(sense < 0)] for axis, sense in placement.turn.orientation)
 
 
 def render(

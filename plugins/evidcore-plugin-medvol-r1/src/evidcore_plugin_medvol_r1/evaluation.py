@@ -205,5 +205,5 @@ def _as_iou(dsc: Row) -> Row:
         return None if value is None else value / (2 - value)
 
     note = "DSC / (2 - DSC) of the mean DSC, as papers print; not the mean IoU"
-    figures = {name: iou(getattr(dsc, name)) for name in ("value", "low", "high")}
-    return dataclasses.replace(dsc, metric="iou_from_dsc", note=note, **figures)
+    value, low, high = map(iou, (dsc.value, dsc.low, dsc.high))
+    return dataclasses.replace(dsc, metric="iou_from_dsc", value=value, low=low, high=high, note=note)
