@@ -106,7 +106,8 @@ class CtRate(PublishedSet):
             where = f"{labels}: line {line}, volume {name!r}"
             pieces = name.split("_")  # of patient, scan and reconstruction
             if len(pieces) != 4 or not all(pieces):
-                raise DataError(f"{where}: names are like train_12_a_1.nii.gz. Fetch the table again.")
+                why = "a volume is named like train_12_a_1.nii.gz"
+                raise DataError(f"{where}: {why}. Fetch the table again.")
             patient, scan = "_".join(pieces[:2]), "_".join(pieces[:3])
             if self.reconstructions == "first" and pieces[3] != "1":
                 continue
