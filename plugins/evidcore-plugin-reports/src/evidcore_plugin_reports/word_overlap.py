@@ -65,8 +65,12 @@ class Bleu(Metric):
         from sacrebleu.metrics.bleu import BLEU
 
         order = (sums.shape[1] - 2) // 2
-        parts = [(row[:order], row[order:-2], row[-2], row[-1]) for row in sums.astype(np.int64).tolist()]
-        return np.array([BLEU.compute_bleu(*part, max_ngram_order=order).score for part in parts]) / 100
+        rows = sums.astype(np.int64).tolist()
+        scores = [
+            BLEU.compute_bleu(row[:order], row[order:-2], row[-2], row[-1], max_ngram_order=order).score
+            for row in rows
+        ]
+        return np.array(scores) / 100
 
     def notes(self) -> Mapping[str, str]:
         """Say how the scores of all reports come together."""

@@ -19,7 +19,7 @@ from evidcore.contracts import (
     SegmenterSession,
 )
 from evidcore.contracts.segmenting import Window
-from evidcore.data import read_geometry
+from evidcore.data import Mask, read_geometry
 from evidcore.data.masks import dice
 from evidcore_testing.clauses import Clauses
 
@@ -83,10 +83,7 @@ def check_segmenter(
     _together(check, session, prompts, masks[0])
     clause = "a mask is the caller's: writing into it changes no later mask"
     twice = [MaskRequest(prompts=(prompts[0],))] * 2
-    asks: list[Callable[[], npt.NDArray[np.bool_]]] = [
-        lambda: session.mask(prompts[:1]),
-        lambda: session.masks(twice)[0],
-    ]
+    asks: list[Callable[[], Mask]] = [lambda: session.mask(prompts[:1]), lambda: session.masks(twice)[0]]
     for ask in asks:
         mask = ask()
         before = mask.copy()

@@ -42,7 +42,8 @@ def pack_run(run: Path, target: Path) -> list[str]:
     if target.exists():
         raise RunError(f"{target}: is there already, and nothing is overwritten. Name another with --out.")
     if is_locked(run):
-        raise RunError(f"{run}: a process is running it, so its files change. Pack it when that has ended.")
+        why = "a process is running it, so its files still change"
+        raise RunError(f"{run}: {why}. Pack it when that has ended.")
     store, names = run.parent / "stages", [result.get("inputs") for result in read_head(run).results]
     own = [path.resolve().relative_to(store).parts[0] for path in run.rglob("*") if path.is_symlink()]
     used = [name for name in names if name and "/" not in name and (store / name).is_dir()]
