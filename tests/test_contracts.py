@@ -177,6 +177,7 @@ def options_without_default(folder):
         "labels-file": {"path": "x", "sha256": "0" * 64},
         **{name: {"endpoint": endpoint} for name in ("endpoint", "judge")},
         "endpoint-reader": {"endpoint": sees}, "scorer": {"scorer": TokenF1()}, "medsam2": {"folder": "x"},
+        "sam3": {"folder": "x"}, "voxtell": {"folder": "x", "sha256": "0" * 64},
         "model-reader": {"folder": "x"},
         "vllm": {"url": "http://127.0.0.1:9", "model": "x", "weights": "x", "sends_images_away": True},
         "pretrained": {"folder": "x"},

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from evidcore.compute.loading import TELLING, refuse_random
 from evidcore.contracts import Corpus, Language
-from evidcore.errors import DataError
+from evidcore.errors import DataError, EvidError
 from evidcore.model.architecture import families, shipped
 from evidcore.model.template import control_tokens, read_turns
 
@@ -135,7 +135,7 @@ class Pretrained(Language):
             model, info = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
                 name, revision=revision, config=config, use_safetensors=True, dtype=torch.float32, **TELLING
             )
-        except DataError:
+        except EvidError:
             raise
         except Exception as cause:  # tokenizers raises nothing narrower
             raise DataError(
@@ -150,7 +150,7 @@ class Pretrained(Language):
         """Load a configuration or tokenizer from a folder, or from the Hub's cache on this machine."""
         try:
             return load(self.name, revision=self.revision, local_files_only=True)
-        except DataError:
+        except EvidError:
             raise
         except Exception as cause:  # tokenizers raises nothing narrower, as of a file of a newer version
             if self.id and isinstance(cause, OSError | ValueError | RecursionError):
