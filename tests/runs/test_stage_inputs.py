@@ -34,7 +34,11 @@ max_new_tokens = 8
 # what takes part in a stage and reaches its hash by another way than its file
 COUNTED_ELSEWHERE = {
     # the language model is fitted to the number of image tokens, which stands among the stage's inputs
-    "02-fit-language": {"evidcore_plugin_encoders.vit3d", "evidcore_plugin_med3d_r1.bridge"},
+    "02-fit-language": {
+        "evidcore_plugin_encoders.patch_centres",
+        "evidcore_plugin_encoders.vit3d",
+        "evidcore_plugin_med3d_r1.bridge",
+    },
     # a format that looks at a mask: the one that reads it is in the data set's fingerprint
     "01-fit-encoder": {"evidcore_plugin_ct_data", "evidcore_plugin_ct_data.sparse_masks"},
 }

@@ -246,16 +246,16 @@ def sampled(change):
 
 
 def random_volumes(sampler, trainer):
-    real, handles = sampler.prefix, []
+    real, handles = sampler.asked, []
 
-    def broken(episode):
-        whole = real(episode)
+    def broken(prompt):
+        whole = real(prompt)
         if whole.handles:
             handles.append(whole.handles[0])
         return Prefix(whole.ids, tuple(handles[hash(whole.ids) % len(handles)] for _ in whole.handles))
 
     sampler.score = lambda episodes: PolicySampler.score(
-        types.SimpleNamespace(model=sampler.model, sampling=sampler.sampling, prefix=broken), episodes
+        types.SimpleNamespace(model=sampler.model, sampling=sampler.sampling, asked=broken), episodes
     )
 
 

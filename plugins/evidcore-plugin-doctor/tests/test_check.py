@@ -88,8 +88,8 @@ def plant(home: Any, tools: Any) -> None:
     home.add("nowhere", torso(32), split="training")
     home.add("spelt", torso(33), patient="Mu\u0308ller")
     home.add("spelt-otherwise", torso(34), patient="M\u00fcller", split="test")
-    home.add("case-Id", torso(35), patient="p-thirty-five")
-    home.add("case-id", torso(36), patient="p-thirty-six", split="validation")
+    home.add("case-Id", torso(35), patient="035")
+    home.add("case-id", torso(36), patient="35.0", split="validation")
     home.add("swapped", torso(37)[[*range(10), 40, *range(11, 40), 10, *range(41, 62)]])
     object_ = ellipsoid((-60, 30, 70), (40, 25, 30))
     shown = np.where(ellipsoid((0, 0, 0), (1e5, 110, 160)), 20, -1000) + 250 * object_

@@ -199,6 +199,9 @@ def test_only_an_earlier_page_is_written_over(evid, planted):
     said = evid("data", "view", planted, "--out", planted / "notes.html", exit_code=2).stderr
     assert "notes.html: is there, and no page of this command" in said
     assert (planted / "notes.html").read_text() == "mine"
+    (planted / "link.html").symlink_to(planted / "elsewhere.html")
+    viewed(evid, planted, "--limit", 1, "--out", planted / "link.html")
+    assert not (planted / "elsewhere.html").exists()
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from evidcore.api import Cache, Crop, DataError
+from evidcore.errors import RecipeError
 from evidcore.model.bank import FeatureBank
 
 ASTRA = Path(__file__).parents[3] / "recipes" / "models" / "astra-i3resnet152"
@@ -157,7 +158,7 @@ def test_other_weights_are_refused_by_name(tmp_path):
     path.write_bytes(b"cut short")
     with pytest.raises(DataError, match=rf"{path}: cannot be read as tensors alone \(SafetensorError\)"):
         encoder.load_pretrained()
-    with pytest.raises(ValueError, match=r"low below high; got \[200\.0, -1000\.0\]"):
+    with pytest.raises(RecipeError, match=r"low below high; got \[200\.0, -1000\.0\]"):
         I3ResNet(layer=2, window=(200.0, -1000.0))
 
 

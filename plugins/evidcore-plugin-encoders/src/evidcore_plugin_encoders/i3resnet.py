@@ -20,6 +20,7 @@ from torch import Tensor
 from evidcore.api import DataError, Encoder, EncoderInput, Patches
 from evidcore.compute.loading import load_weights
 from evidcore.contracts import Grid
+from evidcore.errors import RecipeError
 from evidcore_plugin_encoders.weight_files import WEIGHTS, read_tensors
 
 BLOCKS, PLANES = (3, 8, 36, 3), (64, 128, 256, 512)  # of layers 1 to 4
@@ -63,7 +64,7 @@ class I3ResNet(Encoder):
         """
         super().__init__()
         if not window[0] < window[1]:
-            raise ValueError(f"a window is [low, high] in HU, low below high; got {list(window)}")
+            raise RecipeError(f"i3resnet: a window is [low, high] in HU, low below high; got {list(window)}.")
         self.input = EncoderInput(size_zyx=size_zyx, spacing_mm_zyx=spacing_mm_zyx, windows=(window,))
         self.layers = (2, 3) if layer == "2+3" else (layer,)
         self.width = sum(4 * PLANES[number - 1] for number in self.layers)
