@@ -1,6 +1,7 @@
 """Stage `sft`: supervised fine-tuning on the tasks' gold answers."""
 
 import dataclasses
+import math
 from typing import Annotated, ClassVar
 
 from evidcore.contracts import Reweighter, StageContext, StageResult, Workload
@@ -31,8 +32,8 @@ class Sft(SftSettings, TrainingStage):
         volumes = f", {many} to a volume" if many > 1 else ""
         return self._workload(
             text=f"{self.steps} steps of {self.rows_per_step} rows{volumes}{self.lora_text}",
-            prompts_per_step=self.rows_per_step // many, answers_per_prompt=many,
-            prompts_per_forward=(self.rows_per_forward or self.rows_per_step) // many,
+            prompts_per_step=math.ceil(self.rows_per_step / many), answers_per_prompt=many,
+            prompts_per_forward=math.ceil((self.rows_per_forward or self.rows_per_step) / many),
             share_prompts="always" if many > 1 else "never",
         )  # fmt: skip
 

@@ -118,3 +118,4 @@ def test_rows_that_share_a_volume_are_counted_as_they_are_packed(evid, recipe):
     apart, packed = needs(1), needs(4)
     assert packed["activations"] < apart["activations"]
     assert packed["head"] == apart["head"]
+    assert needs(16)["activations"] > 0  # more than the rows of a step, which the stage itself refuses
