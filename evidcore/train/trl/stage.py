@@ -239,7 +239,7 @@ def lora_config(settings: TrainingKeys, model: VolumeVLM) -> LoraConfig | None:
     lora = settings.lora
     if lora is None:
         return None
-    modules = {"encoder": "model.encoder", "bridge": "model.bridge", "language": "model.language_model"}
+    modules = {"encoder": "model.encoder", "language": "model.language_model"}
     adapted = {modules[part]: model.get_submodule(modules[part]) for part in lora.parts}
     return LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, use_dora=lora.use_dora,

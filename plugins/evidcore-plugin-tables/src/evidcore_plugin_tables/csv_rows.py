@@ -90,12 +90,12 @@ def each_row(table: Path, wanted: Wanted, remedy: str = _RENAME) -> Iterator[tup
 
 def _with_rows(row: Row, delimiter: str) -> str:
     """Return the column whose cell holds lines that are rows too, with a file of the same kind; else ""."""
-    kinds = [Path(cell).suffix for cell in row.values()]
     for column, cell in row.items():
         inner = [line.split(delimiter) for line in cell.splitlines()[1:]]
-        whole = [[Path(item).suffix for item in cells] for cells in inner if len(cells) == len(row)]
-        if any(kind and kind == own for cells in whole for own, kind in zip(kinds, cells, strict=True)):
-            return column
+        for cells in inner:
+            pairs = zip(row.values(), cells, strict=True) if len(cells) == len(row) else ()
+            if any(Path(own).suffix and Path(own).suffix == Path(item).suffix for own, item in pairs):
+                return column
     return ""
 
 
