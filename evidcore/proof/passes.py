@@ -89,7 +89,7 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
             looks += 1
             proof = Proof(shown, saved, processor)
             trainer.proof = proof
-            with torch.no_grad(), torch.random.fork_rng(devices=_devices()):
+            with torch.no_grad(), rng_preserved():
                 torch.manual_seed(draw)
                 rows = [{"prompt": str(position)} for position in positions for _ in range(answers)]
                 batch = trainer._generate_and_score_completions(rows)
@@ -111,7 +111,7 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
             signs = torch.empty_like(mask, dtype=torch.float32)
             signs.bernoulli_(0.5, generator=torch.Generator(signs.device).manual_seed(0)).mul_(2).sub_(1)
             trainer.proof, trainer._step = proof, micro
-            with torch.random.fork_rng(devices=_devices()):
+            with rng_preserved():
                 torch.manual_seed(0)
                 trainer.compute_loss(trainer.model_wrapped, batch)
             assert proof.policy is not None
@@ -149,7 +149,7 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
             seen: list[Any] = []
             hook = trainer.model.register_forward_hook(lambda module, given, output: seen.append(output))
             try:
-                with torch.no_grad(), torch.random.fork_rng(devices=_devices()):
+                with torch.no_grad(), rng_preserved():
                     torch.manual_seed(draw)
                     trainer.compute_loss(trainer.model_wrapped, batch_of(positions, shown))
             finally:
@@ -160,7 +160,7 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
 
         def objective() -> Tensor:
             some = list(prompts)[: trainer.args.per_device_train_batch_size // many]  # memory is planned for
-            with torch.random.fork_rng(devices=_devices()):
+            with rng_preserved():
                 torch.manual_seed(0)
                 loss: Tensor = trainer.compute_loss(trainer.model_wrapped, batch_of(some, prompts))
             return loss
@@ -210,7 +210,7 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
     if not isinstance(policy, VLMPolicy):
         return {}
     processor, model = policy.processor, policy.model
-    with torch.random.fork_rng(devices=_devices()):
+    with rng_preserved():
         looked_at = flow.shown_prompts(enumerate(prompts[: flow.LOOKED_AT]), processor, QUESTIONS)
         if not looked_at:
             return {}
@@ -248,10 +248,6 @@ def _by_group(scores: Tensor, mask: Tensor, answers: int) -> list[list[Tensor]]:
 
 def _grouped(rows: Sequence[Tensor], answers: int) -> list[list[Tensor]]:
     return [list(rows[start : start + answers]) for start in range(0, len(rows), answers)]
-
-
-def _devices() -> list[int]:
-    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
 
 
 class _Visible:

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from evidcore.train.trl.stage import atomic_checkpoint, last_checkpoint
+
 
 @pytest.mark.slow
 def test_a_checkpoint_that_was_cut_short_is_not_resumed_from(bench):
@@ -13,3 +15,15 @@ def test_a_checkpoint_that_was_cut_short_is_not_resumed_from(bench):
     bench.sft(model=rest, heard=heard, folder="cut", resume=True, **changed)
     assert [item["step"] for item in heard.steps] == [3, 4, 5]
     assert torch.equal(bench.flat(rest[0]), bench.flat(whole[0]))
+
+
+def test_the_newest_whole_checkpoint_is_resumed_from(tmp_path):
+    assert last_checkpoint(tmp_path) is None
+    for step in (9, 10, 2):
+        place = tmp_path / "steps" / f"checkpoint-{step}"
+        place.mkdir(parents=True)
+        with atomic_checkpoint(place, marks=True):
+            (place / "model.safetensors").write_bytes(b"whole")
+    assert last_checkpoint(tmp_path).name == "checkpoint-10"
+    (tmp_path / "steps" / "checkpoint-11").mkdir()  # without its mark
+    assert last_checkpoint(tmp_path).name == "checkpoint-10"
