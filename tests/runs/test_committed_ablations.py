@@ -18,7 +18,7 @@ from evidcore.runs.inputs import hashed_inputs, inputs_hash
 pytestmark = pytest.mark.slow  # they load every recipe
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "recipes" / "ablations").glob("*.toml"))
-ELSEWHERE = ("medvol", "emrl", "medvr", "views", "smollm2")  # other patients, words or showings
+ELSEWHERE = ("medvol", "emrl", "medvr", "views", "smollm2", "published")  # other patients, words or showings
 LOCK = {"dataset": {"chest": {"fingerprint": "f"}}}
 
 
