@@ -36,7 +36,7 @@ def prove_images(where: str, model: VolumeVLM, processor: VolumeProcessor, promp
     crop, bank = prompt.crops()[0], processor.image_processor.bank
     assert bank is not None  # a model that is trained or asked is connected
     size = processor.image_processor.size_zyx(crop)
-    with _probes(bank.spec, size, crop.volume.intensity) as probes, _preserved(bank):
+    with probe_volumes(bank.spec, size, crop.volume.intensity) as probes, _preserved(bank):
         base, again, *slabs = [_tokens(model, bank, item, size) for item in probes.crops]
         if not all(bool(item.isfinite().all()) for item in (base, *slabs)):
             stop(where, "finite", "image tokens are not finite.", "encoder and bridge")
@@ -92,7 +92,7 @@ class Probes:
 
 
 @contextlib.contextmanager
-def _probes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Probes]:
+def probe_volumes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Probes]:
     rng = np.random.default_rng(0)
     low = min((window[0] for window in spec.windows), default=0.0)
     high = max((window[1] for window in spec.windows), default=1000.0)
