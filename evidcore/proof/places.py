@@ -93,6 +93,7 @@ class Probes:
 
 @contextlib.contextmanager
 def probe_volumes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Probes]:
+    """Write the volumes of the proof, the same each time, for an encoder that is given `size` voxels."""
     rng = np.random.default_rng(0)
     low = min((window[0] for window in spec.windows), default=0.0)
     high = max((window[1] for window in spec.windows), default=1000.0)
@@ -138,8 +139,7 @@ def _preserved(bank: FeatureBank) -> Iterator[None]:
 
 def _tokens(model: VolumeVLM, bank: FeatureBank, crop: Crop, size: Grid) -> Tensor:
     handle = torch.tensor([[bank.handle(crop, size)]], device=model.device)
-    result: Tensor = model.get_image_features(handle).pooler_output[0].float()
-    return result
+    return torch.as_tensor(model.get_image_features(handle).pooler_output[0]).float()
 
 
 def _in_place(
