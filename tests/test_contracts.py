@@ -179,6 +179,7 @@ def options_without_default(folder):
         "endpoint-reader": {"endpoint": sees}, "scorer": {"scorer": TokenF1()}, "medsam2": {"folder": "x"},
         "sam3": {"folder": "x"}, "voxtell": {"folder": "x", "sha256": "0" * 64},
         "model-reader": {"folder": "x"},
+        "stored": {"features": "x", "size_zyx": (8, 8, 8), "patch_zyx": (4, 4, 4)},
         "vllm": {"url": "http://127.0.0.1:9", "model": "x", "weights": "x", "sends_images_away": True},
         "pretrained": {"folder": "x"},
     }  # fmt: skip

@@ -82,11 +82,6 @@ class PolicyAuditResult(AuditResult):
     prompts: Sequence[Prompt]
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """Return the conditions that no question could be shown under."""
-        return tuple(name for name in self.conditions if name not in self.results)
-
-    @property
     def clusters(self) -> tuple[str, ...]:
         return self.results[OWN][0].clusters
 

@@ -109,8 +109,8 @@ class AuditStage(EvalStage):
                 policy, self.prompts(use, context), context.tasks[use.task], self.evaluation(use, context),
                 training(use, context), asking, use.task, arm,
             )  # fmt: skip
-            rows += [*result.rows(), *policy.cut_off_rows(use.task, asking.max_new_tokens)]
-            verdicts[use.task] = result.verdict()
+            rows += [*result.rows(), *policy.rows(use.task, asking.max_new_tokens)]
+            verdicts[use.task] = f"{result.verdict()} {policy.caveat}".rstrip()
             if result.reference_lines():
                 lines[use.task] = result.reference_lines()
             answers += result.lines()

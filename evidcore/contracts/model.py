@@ -99,15 +99,13 @@ class Encoder(nn.Module, ABC):
     """
 
     published_names: Mapping[str, str] = {}
-    """How names of its weights begin here, and in the vision-language model that it was published in.
-
-    Empty where it is not part of a published vision-language model.
-    """
+    """How names of its weights begin here, and in the model that it was published in; empty if in none."""
 
     input: EncoderInput
     width: int
     is_batch_invariant: ClassVar[bool] = False
     """True where no bit of a volume's features depends on the volumes beside it, as in a loop over them."""
+    caveat: ClassVar[str] = ""  # a sentence for results, where features are not computed here
 
     @classmethod
     def read_published(cls, language: Language) -> Mapping[str, Any]:
@@ -130,10 +128,10 @@ class Encoder(nn.Module, ABC):
         yield from ()
 
     def load_pretrained(self) -> None:
-        """Fetch the published weights that the options name, if any.
+        """Fetch the published weights that the options name; called once, where a recipe makes the model."""
 
-        Called once, where a model is put together from a recipe; never where it is read back from a folder.
-        """
+    def reopen(self, recipe_folder: Path) -> None:
+        """Look again for files that are no weights; called where a run reads the model back from a folder."""
 
     def load_from(self, published: nn.Module) -> None:
         """Take weights from the published model that the language model is part of; called once, too."""
@@ -152,8 +150,7 @@ class Bridge(nn.Module, ABC):
     of the language model's first layers (DeepStack, arXiv 2406.04334).
     """
 
-    published_names: Mapping[str, str] = {}
-    """As an encoder's."""
+    published_names: Mapping[str, str] = {}  # as an encoder's
 
     deep_layers: int = 0
 
@@ -210,6 +207,8 @@ class Completion:
 
 class Policy(ABC):
     """A model that answers prompts: what evaluation, audits and re-querying rewards see of it."""
+
+    caveat = ""  # a sentence for results, as in `Encoder.caveat`
 
     @abstractmethod
     def generate(

@@ -35,7 +35,7 @@ class AnonymizedPolicy(ForwardingPolicy):
 
     def __init__(self, policy: Policy) -> None:
         """Take the policy; one that is sealed already is taken as it is."""
-        self._policy = unwrapped(policy)
+        self._policy, self.caveat = unwrapped(policy), policy.caveat
         self.cut_off: list[bool] = policy.cut_off if isinstance(policy, AnonymizedPolicy) else []
 
     def forward(self, method: str, prompts: Sequence[Prompt], *columns: Any, **settings: Any) -> Any:
@@ -47,12 +47,14 @@ class AnonymizedPolicy(ForwardingPolicy):
         self.cut_off += [item.is_cut_off for item in written]
         return written if method == "complete" else [item.text for item in written]
 
-    def cut_off_rows(self, name: str, most: int) -> list[Row]:
-        """Return the share of answers cut off since the last call as a row, if any was, at `most` tokens."""
+    def rows(self, name: str, most: int) -> list[Row]:
+        """Return what to know of the answers since the last call: those cut off at `most` tokens, caveat."""
         cut, self.cut_off[:] = [*self.cut_off], []
         note = f"{sum(cut)} of {len(cut)} answers had no end after max_new_tokens = {most}"
-        row = Row(name=name, metric="cut_off_rate", value=sum(cut) / max(len(cut), 1), questions=len(cut))
-        return [dataclasses.replace(row, note=note, is_headline=True)] if any(cut) else []
+        rate = Row(name=name, metric="cut_off_rate", value=sum(cut) / max(len(cut), 1), questions=len(cut))
+        caveat = Row(name=name, metric="pixel_flow", value=None, note=self.caveat, is_headline=True)
+        cut_off = [dataclasses.replace(rate, note=note, is_headline=True)] if any(cut) else []
+        return [*cut_off, caveat] if self.caveat else cut_off
 
 
 def unwrapped(policy: Policy) -> Policy:

@@ -24,7 +24,7 @@ class Evaluate(EvalStage):
             evaluation = self.evaluation(use, context)
             replies = evaluation.answer(policy, prompts, task, asking)
             [scored] = evaluation.score([Answers(prompts, replies)], task, use.task)
-            rows += [*scored.rows(), *policy.cut_off_rows(use.task, asking.max_new_tokens)]
+            rows += [*scored.rows(), *policy.rows(use.task, asking.max_new_tokens)]
             blind = evaluation.references(prompts, training(use, context), task, use.task)
             if blind is not None:
                 rows += blind.rows

@@ -31,7 +31,7 @@ class VLMPolicy(Policy):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Take model and processor; `seed` is of sampling above temperature 0, `dtype` of matrix products."""
-        self.model, self.processor = model, processor
+        self.model, self.processor, self.caveat = model, processor, model.model.encoder.caveat
         self.prompts_per_pass, self.seed, self.dtype = prompts_per_pass, seed, dtype
 
     @contextlib.contextmanager

@@ -363,8 +363,7 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
 
     def part(self, name: str) -> list[nn.Parameter]:
         """Return the weights of "encoder", "bridge" or "language"."""
-        result = {id(weight): weight for module in self.modules_of(name) for weight in module.parameters()}
-        return list(result.values())
+        return [*dict.fromkeys(item for module in self.modules_of(name) for item in module.parameters())]
 
     def modules_of(self, part: str) -> list[nn.Module]:
         """Return what "encoder", "bridge" or "language" consists of."""

@@ -36,7 +36,7 @@ def prove_images(where: str, model: VolumeVLM, processor: VolumeProcessor, promp
     crop, bank = prompt.crops()[0], processor.image_processor.bank
     assert bank is not None  # a model that is trained or asked is connected
     size = processor.image_processor.size_zyx(crop)
-    with _probes(bank.spec, size, crop.volume.intensity) as probes, _preserved(bank):
+    with probe_volumes(bank.spec, size, crop.volume.intensity) as probes, _preserved(bank):
         base, again, *slabs = [_tokens(model, bank, item, size) for item in probes.crops]
         if not all(bool(item.isfinite().all()) for item in (base, *slabs)):
             stop(where, "finite", "image tokens are not finite.", "encoder and bridge")
@@ -92,7 +92,8 @@ class Probes:
 
 
 @contextlib.contextmanager
-def _probes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Probes]:
+def probe_volumes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Probes]:
+    """Write the volumes of the proof, the same each time, for an encoder that is given `size` voxels."""
     rng = np.random.default_rng(0)
     low = min((window[0] for window in spec.windows), default=0.0)
     high = max((window[1] for window in spec.windows), default=1000.0)
@@ -138,8 +139,7 @@ def _preserved(bank: FeatureBank) -> Iterator[None]:
 
 def _tokens(model: VolumeVLM, bank: FeatureBank, crop: Crop, size: Grid) -> Tensor:
     handle = torch.tensor([[bank.handle(crop, size)]], device=model.device)
-    result: Tensor = model.get_image_features(handle).pooler_output[0].float()
-    return result
+    return torch.as_tensor(model.get_image_features(handle).pooler_output[0]).float()
 
 
 def _in_place(

@@ -86,6 +86,8 @@ def current_model(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, 
     )  # fmt: skip
     if before.model is not None:
         model, processor = assemble.load(before.model, bank)
+        with blame(offer_of(model.model.encoder), f"reading {before.model}"):
+            model.model.encoder.reopen(assembly.recipe.folder)
     else:
         seed, tables = assembly.recipe.seed, assembly.recipe.model
         source = assembly.language if before.language is None else Pretrained(folder=str(before.language))
@@ -187,8 +189,7 @@ class Context(StageContext):
             if isinstance(part, VisualPart):
                 grid = seeing.grid(assembly.view.size_zyx(part, seeing.input))
                 return fresh_bridge(assembly, seeing, self.language.width() or 0).tokens(grid)
-        text = f"model.view: {offer_of(assembly.view)} shows no pixels of case {case.id!r}."
-        raise DataError(f"{text} Use another view.")
+        raise DataError(f"model.view: {offer_of(assembly.view)} shows no pixels of {case.id!r}. Use another.")
 
     def model(self) -> tuple[VolumeVLM, VolumeProcessor]:
         return current_model(self._assembly, self._before)
@@ -201,9 +202,8 @@ class Context(StageContext):
 
     def local_policy(self, *, prompts_per_pass: int = 64, arm: str = "") -> VLMPolicy:
         """Return a policy that this process answers alone, as the stage that trained it has it answer."""
-        trained_by, before = self._before.trained_by, self._before
-        if arm:
-            before = StageOutputs(model=before.arms[arm])
+        trained_by = self._before.trained_by
+        before = StageOutputs(model=self._before.arms[arm]) if arm else self._before
         model, processor = current_model(self._assembly, before)
         strategy = None if trained_by is None else trained_by.strategy(self)
         given: dict[str, Any] = {"prompts_per_pass": prompts_per_pass, "seed": self.recipe.seed}

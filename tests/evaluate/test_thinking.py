@@ -101,7 +101,7 @@ def test_turns_before_an_answer_are_measured_and_kept_with_it(metric):
     [scored] = evaluation.score([Answers(prompts, said)], Choice(), "choice")
     rows = {row.metric: row.value for row in scored.rows()}
     assert (rows["calls"], rows["words"]) == (0.5, 2.0)
-    [row] = asked.cut_off_rows("choice", 8)
+    [row] = asked.rows("choice", 8)
     assert (row.metric, row.value) == ("cut_off_rate", 0.5)
     assert row.note == "1 of 2 answers had no end after max_new_tokens = 8"
     bare, looked = scored.lines()

@@ -165,7 +165,7 @@ def test_the_published_shape_fits_the_meta_device_and_other_sizes_are_refused():
     weights = sum(weight.numel() for weight in encoder.parameters())
     assert weights == 8 * layer + 2 * 2 * 512 + distances + patches
     with pytest.raises(
-        RecipeError, match=r"ctvit: size_zyx must be a multiple of .* got \(240, 480, 470\) and"
+        RecipeError, match=r"size_zyx must be a multiple of .* got \(240, 480, 470\) and"
     ):
         CTViT(size_zyx=(240, 480, 470))
 

@@ -19,7 +19,7 @@ import dataclasses
 import numpy as np
 from scipy import ndimage
 
-from evidcore.data.grid import Mask
+from evidcore.data import Mask
 from evidcore_plugin_doctor.coarse import STEP_MM, Grid
 
 TISSUE_HU = -300.0

@@ -14,8 +14,7 @@ from scipy import ndimage
 
 from evidcore.api import Case, DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.case import Side
-from evidcore.data import Volume, read_geometry
-from evidcore.data.grid import Mask
+from evidcore.data import Mask, Volume, read_geometry
 from evidcore_plugin_doctor.coarse import STEP_MM
 from evidcore_plugin_doctor.fault import Fault, Remark, error, warning
 from evidcore_plugin_doctor.organs import CLEAR_MM, Place, contradictions, organ

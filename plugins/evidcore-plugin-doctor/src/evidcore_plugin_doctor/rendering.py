@@ -12,8 +12,7 @@ from evidcore_plugin_pages.gallery import AXES, WINDOWS_HU, cut, grey, outline, 
 from nibabel.orientations import ornt2axcodes
 
 from evidcore.api import DataError, MaskRef, read_mask
-from evidcore.data import Volume
-from evidcore.data.grid import Mask
+from evidcore.data import Mask, Volume
 from evidcore.data.placement import Placement
 from evidcore_plugin_doctor.coarse import block_means
 from evidcore_plugin_doctor.masks import read_masks

@@ -22,3 +22,16 @@ def encoder(file: Path, name: str, out: Path, as_json: bool) -> None:
 
     table = {"model": {"encoder": convert_encoder(file, name, out)}}
     click.echo(json.dumps(table) if as_json else toml_tables(table), nl=as_json)
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inputs(recipe: Path, as_json: bool) -> None:
+    """Write what encoder `stored` of RECIPE has no features of, for the program that computes them."""
+    from evidcore.recipe import load
+    from evidcore_plugin_encoders.stored import write_inputs
+
+    result = write_inputs(load(recipe))
+    text = "{folder}: {lacking} of {inputs} inputs have no features; each is HASH.npy in its folder inputs"
+    click.echo(json.dumps(result) if as_json else text.format(**result))

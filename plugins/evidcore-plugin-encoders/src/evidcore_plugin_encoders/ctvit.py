@@ -27,11 +27,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.api import Encoder, EncoderInput, Patches
+from evidcore.api import EncoderInput, Patches
 from evidcore.contracts import Grid
-from evidcore.errors import RecipeError
-from evidcore_plugin_encoders.patch_centres import patch_centres, patch_grid
-from evidcore_plugin_encoders.weight_files import WEIGHTS, load_converted, missing_converted
+from evidcore_plugin_encoders.patch_centres import PatchEncoder
 
 WINDOW = (-1000.0, 1000.0)  # HU; the loader clips to it and divides by 1000
 SIMILARITY_SCALE = 8.0  # of a cosine before the softmax
@@ -102,7 +100,7 @@ class Transformer(nn.Module):
         return torch.as_tensor(self.norm_out(tokens))
 
 
-class CTViT(Encoder):
+class CTViT(PatchEncoder):
     """CT-CLIP's image encoder (arXiv 2403.17834), built after GenerateCT's CT-ViT (arXiv 2305.16037).
 
     The defaults are CT-CLIP's; `evid convert encoder --as ctvit` writes its weights.
@@ -148,15 +146,9 @@ class CTViT(Encoder):
         Raises:
             RecipeError: if the size is no multiple of the patch.
         """
-        super().__init__()
-        if any(size % patch for size, patch in zip(size_zyx, patch_zyx, strict=True)):
-            raise RecipeError(
-                f"ctvit: size_zyx must be a multiple of patch_zyx, got {size_zyx} and {patch_zyx}."
-            )
-        self.input = EncoderInput(size_zyx=size_zyx, spacing_mm_zyx=spacing_mm_zyx, windows=(WINDOW,))
-        self.width, self.patch_zyx, self.quantised = width, patch_zyx, quantised
-        self._spacing_mm_zyx = spacing_mm_zyx
-        self._pretrained = recipe_folder / pretrained / WEIGHTS if pretrained else None
+        spec = EncoderInput(size_zyx=size_zyx, spacing_mm_zyx=spacing_mm_zyx, windows=(WINDOW,))
+        super().__init__(spec, patch_zyx, width, recipe_folder / pretrained if pretrained else None)
+        self.quantised = quantised
         voxels = patch_zyx[0] * patch_zyx[1] * patch_zyx[2]
         self.patches = nn.Sequential(nn.LayerNorm(voxels), nn.Linear(voxels, width), nn.LayerNorm(width))
         self.distances = nn.Sequential(
@@ -171,16 +163,10 @@ class CTViT(Encoder):
         chosen = torch.tensor([heads, quantised, *patch_zyx], device="cpu")
         self.register_buffer("chosen", chosen, persistent=False)
 
-    def grid(self, size_zyx: Grid) -> Grid:
-        """Return the patch grid for an input of `size_zyx` voxels."""
-        return patch_grid(size_zyx, self.patch_zyx)
-
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode volume by volume: memory stays that of one, and no bit depends on the others."""
-        grid = self.grid((volumes.shape[2], volumes.shape[3], volumes.shape[4]))
-        features = torch.stack([self._features(volume) for volume in volumes])
-        z, y, x = (side * step for side, step in zip(self.patch_zyx, self._spacing_mm_zyx, strict=True))
-        return Patches(features, grid, patch_centres(grid, (z, y, x), features.device))
+        z, y, x = volumes.shape[2:]
+        return self.placed(torch.stack([self._features(volume) for volume in volumes]), (z, y, x))
 
     def _features(self, volume: Float[Tensor, "1 z y x"]) -> Float[Tensor, "patch width"]:
         z, y, x = self.patch_zyx
@@ -205,11 +191,3 @@ class CTViT(Encoder):
         places = torch.cartesian_prod(torch.arange(rows, device=device), torch.arange(columns, device=device))
         apart = places[:, None] - places + torch.tensor([rows - 1, columns - 1], device=device)
         return table[apart[..., 0] * (2 * columns - 1) + apart[..., 1]].permute(2, 0, 1)
-
-    def missing_weights(self) -> str:
-        """Say that the folder named by `pretrained` holds no weights."""
-        return missing_converted(self._pretrained)
-
-    def load_pretrained(self) -> None:
-        """Read the weights that `pretrained` names."""
-        load_converted(self, self._pretrained)

@@ -12,13 +12,13 @@ from monai.networks.blocks import Convolution, PatchEmbeddingBlock, ResidualUnit
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.api import Case, Encoder, EncoderInput, InlineOptions, Patches
+from evidcore.api import Case, EncoderInput, InlineOptions, Patches
 from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, Grid
 from evidcore.errors import RecipeError
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
-from evidcore_plugin_encoders.patch_centres import patch_centres, patch_grid
-from evidcore_plugin_encoders.weight_files import WEIGHTS, load_converted, missing_converted
+from evidcore_plugin_encoders.patch_centres import PatchEncoder
+from evidcore_plugin_encoders.weight_files import WEIGHTS
 
 LUNG, MEDIASTINUM, BONE = (-1000.0, -200.0), (-160.0, 240.0), (150.0, 1850.0)  # low, high in HU
 FIT = EncoderFit()
@@ -112,7 +112,7 @@ def _convolution(
     return block
 
 
-class ViT3D(Encoder):
+class ViT3D(PatchEncoder):
     """Patches of a volume through a stem and transformer layers.
 
     With patches one slice high it is slice-wise: each slice is encoded alone, and there may be any number.
@@ -162,24 +162,15 @@ class ViT3D(Encoder):
         Raises:
             RecipeError: if the options do not fit each other.
         """
-        super().__init__()
-        if any(size % patch for size, patch in zip(size_zyx, patch_zyx, strict=True)):
-            raise RecipeError(
-                f"vit3d: size_zyx must be a multiple of patch_zyx, got {size_zyx} and {patch_zyx}."
-            )
         if width % heads:
             raise RecipeError(f"vit3d: width must be a multiple of heads, got {width} and {heads}.")
         if len(spacing_mm_zyx) not in (0, 3):
             raise RecipeError(f"vit3d: spacing_mm_zyx must be empty or hold z, y, x, got {spacing_mm_zyx}.")
-        self.input = EncoderInput(
-            size_zyx=size_zyx,
-            spacing_mm_zyx=_triple(spacing_mm_zyx),
-            windows=tuple((low, high) for low, high in windows),
-            any_depth=patch_zyx[0] == 1,
-        )
-        self.width = width
-        self.patch_zyx = patch_zyx
-        self._pretrained = recipe_folder / pretrained / WEIGHTS if pretrained else None
+        spec = EncoderInput(
+            size_zyx=size_zyx, spacing_mm_zyx=_triple(spacing_mm_zyx),
+            windows=tuple((low, high) for low, high in windows), any_depth=patch_zyx[0] == 1,
+        )  # fmt: skip
+        super().__init__(spec, patch_zyx, width, recipe_folder / pretrained if pretrained else None)
         channels = max(1, len(windows))
         self.fine_channels = fine_channels
         self.fine = FineConvolutions(channels, fine_channels, patch_zyx, width) if fine_channels else None
@@ -199,17 +190,10 @@ class ViT3D(Encoder):
         # the feature bank tells encoders apart by weights and buffers, and these decide features too
         self.register_buffer("chosen", torch.tensor([heads, norm_eps], device="cpu"), persistent=False)
 
-    def grid(self, size_zyx: Grid) -> Grid:
-        """Return the patch grid for an input of `size_zyx` voxels."""
-        return patch_grid(size_zyx, self.patch_zyx)
-
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode prepared volumes; positions are interpolated for a size that is not the usual one."""
-        features, _ = self.maps(volumes)
-        grid = self.grid((volumes.shape[2], volumes.shape[3], volumes.shape[4]))
-        spacing = self.input.spacing_mm_zyx or (1.0, 1.0, 1.0)
-        z, y, x = (patch * step for patch, step in zip(self.patch_zyx, spacing, strict=True))
-        return Patches(features, grid, patch_centres(grid, (z, y, x), features.device))
+        z, y, x = volumes.shape[2:]
+        return self.placed(self.maps(volumes)[0], (z, y, x))
 
     def maps(
         self, volumes: Float[Tensor, "volume channel z y x"]
@@ -263,14 +247,6 @@ class ViT3D(Encoder):
     def load(self, folder: Path) -> None:
         """Read back the weights that `fit` wrote."""
         load_weights(self, folder / WEIGHTS, "Fit it anew, or give the encoder the options that it had then.")
-
-    def missing_weights(self) -> str:
-        """Say that the folder named by `pretrained` holds no weights."""
-        return missing_converted(self._pretrained)
-
-    def load_pretrained(self) -> None:
-        """Read the weights that `pretrained` names."""
-        load_converted(self, self._pretrained)
 
 
 def _layer(width: int, heads: int, norm_eps: float) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Files of weights: read as tensors alone, and those of a folder that `pretrained` names."""
+"""Files of weights, read as tensors alone."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from evidcore.api import DataError
-from evidcore.compute.loading import load_weights
 from evidcore.data.stored import refuse_substitute, unreadable
 
 WEIGHTS = "weights.safetensors"
@@ -40,27 +39,3 @@ def read_tensors(file: Path) -> Mapping[str, Tensor]:
     if not isinstance(content, Mapping):
         raise DataError(f"{file}: holds a {type(content).__name__}. Name a file with a state dict.")
     return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
-
-
-def missing_converted(file: Path | None) -> str:
-    """Say that a file that `evid convert encoder` writes is not there; "" if it is, or none is named."""
-    if file is None or file.is_file():
-        return ""
-    return str(unreadable(file, remedy="`evid convert encoder` writes an encoder's published weights there."))
-
-
-def load_converted(encoder: nn.Module, file: Path | None) -> None:
-    """Read the weights that `pretrained` names, if it names any.
-
-    Raises:
-        DataError: if they are missing, or are not those of the encoder.
-    """
-    if file is None:
-        return
-    if missing := missing_converted(file):
-        raise DataError(f"model.encoder.pretrained: {missing}")
-    load_weights(
-        encoder, file,
-        "Give the encoder the options that they were trained with; `evid convert encoder` translates "
-        "published weights, and prints the options.",
-    )  # fmt: skip

@@ -7,8 +7,7 @@ from annotated_types import Ge
 
 from evidcore.api import DataError, Prompt, Reward, Rollout, Score, Segmenter, Unscored, VolumeRef, read
 from evidcore.case import Verdict
-from evidcore.data import Volume
-from evidcore.data.grid import Mask
+from evidcore.data import Mask, Volume
 from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
 from evidcore_plugin_medvol_r1.overlap import mask_overlap
 from evidcore_plugin_medvol_r1.rewards import LENIENT, not_asked

@@ -37,7 +37,7 @@ from evidcore.api import (
     mean_interval,
 )
 from evidcore.case import Evidence
-from evidcore.data.grid import Mask
+from evidcore.data import Mask
 from evidcore.evaluate.answer_record import gold_answer
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.numeric_result import NumericResult

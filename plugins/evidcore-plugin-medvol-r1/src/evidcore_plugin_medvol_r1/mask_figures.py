@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from evidcore.case import Evidence
-from evidcore.data.grid import Mask
+from evidcore.data import Mask
 from evidcore_plugin_medvol_r1.overlap import mask_overlap, matched_iou
 
 UNITS = {

@@ -6,8 +6,7 @@ import numpy as np
 
 from evidcore.api import Box, DataError, Prompt, read_mask
 from evidcore.contracts import BoxPrompt, MaskRequest, SegmenterSession
-from evidcore.data import Volume
-from evidcore.data.grid import Mask
+from evidcore.data import Mask, Volume
 from evidcore_plugin_medvol_r1.target import require_masks
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evidcore.api import Box
-from evidcore.data.grid import Mask
+from evidcore.data import Mask
 
 
 def mask_overlap(one: Mask, other: Mask) -> tuple[float, float] | None:

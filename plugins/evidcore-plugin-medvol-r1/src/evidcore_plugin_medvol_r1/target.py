@@ -15,8 +15,7 @@ import numpy as np
 
 from evidcore.api import Box, Cache, Case, DataError, MaskRef, VisualPart, VolumeRef, read, read_mask
 from evidcore.case import Part
-from evidcore.data import content_hash
-from evidcore.data.grid import Mask
+from evidcore.data import Mask, content_hash
 
 MEASURING = 3  # raise whenever the same masks give other targets
 PARTS: Mapping[str, int] = {"lung": 2, "lungs": 2, "kidney": 2, "kidneys": 2}  # MedVol-R1: up to two boxes

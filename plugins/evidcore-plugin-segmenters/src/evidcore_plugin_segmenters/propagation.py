@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from evidcore.api import Box
 from evidcore.contracts.segmenting import Window
-from evidcore.data import Volume
-from evidcore.data.grid import Mask
+from evidcore.data import Mask, Volume
 
 Run = Callable[[Float[Tensor, "row channel y x"]], Float[Tensor, "row one y x"]]
 Windows = tuple[tuple[float, float], ...]

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from evidcore.api import Case, DataError, Segmenter, read_mask
 from evidcore.compute.loading import share_of_peak
 from evidcore.contracts import FitLog
-from evidcore.data import Volume, volume_cache
-from evidcore.data.grid import Mask
+from evidcore.data import Mask, Volume, volume_cache
 from evidcore.data.masks import dice
 from evidcore_plugin_segmenters.propagation import Frame, Windows, inputs, shown
 from evidcore_plugin_segmenters.regions import moved, parts, tight_box

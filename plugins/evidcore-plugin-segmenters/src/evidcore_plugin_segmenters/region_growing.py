@@ -12,9 +12,8 @@ from annotated_types import Ge, Gt, Le
 from evidcore.api import Segmenter, VolumeRef
 from evidcore.contracts import SegmenterPrompt, SegmenterSession
 from evidcore.contracts.segmenting import Window
-from evidcore.data import Volume, volume_cache
+from evidcore.data import Mask, Volume, volume_cache
 from evidcore.data.content import volume_key
-from evidcore.data.grid import Mask
 from evidcore_plugin_segmenters.growth import (
     Growth,
     Model,

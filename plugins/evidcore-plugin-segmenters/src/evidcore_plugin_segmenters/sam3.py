@@ -19,9 +19,8 @@ import numpy as np
 from evidcore_plugin_reports.text_models import Pretrained, TextModel
 
 from evidcore.api import DataError, Segmenter, VolumeRef
-from evidcore.data import volume_cache
+from evidcore.data import Mask, volume_cache
 from evidcore.data.content import volume_key
-from evidcore.data.grid import Mask
 from evidcore.errors import RecipeError
 from evidcore_plugin_segmenters.texts import SESSIONS, TextSession
 

@@ -15,8 +15,7 @@ from evidcore.api import Case, DataError, InlineOptions, Segmenter, VolumeRef
 from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, SegmenterPrompt, SegmenterSession
 from evidcore.contracts.segmenting import Window
-from evidcore.data import Volume, volume_cache
-from evidcore.data.grid import Mask
+from evidcore.data import Mask, Volume, volume_cache
 from evidcore.data.stored import unreadable
 from evidcore_plugin_segmenters.growth import around_point, smooth
 from evidcore_plugin_segmenters.propagation import Frame, Track, carry

@@ -8,7 +8,7 @@ import numpy as np
 from evidcore.api import Segmenter
 from evidcore.contracts import SegmenterPrompt, SegmenterSession
 from evidcore.contracts.segmenting import Window
-from evidcore.data.grid import Mask
+from evidcore.data import Mask
 
 SESSIONS = 2  # volumes are asked about one after another
 _TEXTS = 64  # of a volume that are remembered

@@ -20,9 +20,8 @@ import torch
 
 from evidcore.api import DataError, Segmenter, VolumeRef
 from evidcore.compute.loading import device_of
-from evidcore.data import Volume, volume_cache
+from evidcore.data import Mask, Volume, volume_cache
 from evidcore.data.content import volume_key
-from evidcore.data.grid import Mask
 from evidcore.data.stored import unreadable
 from evidcore.errors import PluginError
 from evidcore_plugin_segmenters.texts import SESSIONS, TextSession

@@ -19,7 +19,7 @@ from evidcore_plugin_hub.worker import Broken, Raised, Worker
 from pydantic import TypeAdapter
 
 from evidcore.api import Box, MaskRef
-from evidcore.data.grid import Mask
+from evidcore.data import Mask
 from evidcore.errors import RunError
 from evidcore.registry import offers
 

@@ -24,8 +24,7 @@ from evidcore.api import Crop, EvalStage, Evaluation, Prompt, Segmenter, Stage, 
 from evidcore.case import Evidence
 from evidcore.compute.processes import pin_threads
 from evidcore.contracts import BoxPrompt
-from evidcore.data import read_geometry
-from evidcore.data.grid import Mask
+from evidcore.data import Mask, read_geometry
 from evidcore.errors import ContractError, EvidError, RunError
 from evidcore.recipe import Recipe, load
 from evidcore.registry import blame, factory

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.data import Volume
+from evidcore.data import Mask, Volume
 from evidcore.data.body import coarse, outline
-from evidcore.data.grid import Mask
 from evidcore.data.masks import dice
 
 # slices from the prompt, both ends included, by what tables call them, near to far

@@ -8,7 +8,7 @@ import numpy as np
 
 from evidcore.api import Box, Segmenter
 from evidcore.contracts import SegmenterPrompt
-from evidcore.data.grid import Mask
+from evidcore.data import Mask
 from evidcore_plugin_segmenters.regions import moved, parts, tight_box
 
 ORACLE_BOX, ORACLE_MASK, NAME = "oracle box", "oracle mask", "name as text"
