@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.case import Box
+from evidcore.api import Box
 from evidcore.data.grid import Mask
 
 LEAST_SHARE = 0.1  # of the largest part's voxels: a part that is an object of its own
