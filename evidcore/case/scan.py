@@ -20,9 +20,9 @@ State = Literal["present", "absent", "uncertain"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VolumeRef:
-    """Where a volume lies, and what its file does not say or says wrongly."""
+    """Where a volume lies: a file, or a folder of one DICOM series; what that does not say, or wrongly."""
 
-    path: str  # of a file, or of a folder that holds one DICOM series; read when `evidcore.data` is asked
+    path: str  # nothing is read until `evidcore.data` is asked
     intensity: Intensity = "hu"
     key: str | None = None  # which array of an .npz, or the SeriesInstanceUID in a folder of several series
     rescale: tuple[float, float] | None = None  # slope and intercept that the values as read still need
@@ -66,7 +66,7 @@ class VolumeRef:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskRef:
-    """Where a mask lies, on the grid of its volume.
+    """Where a mask lies, on the grid of its volume; `by` names the segmenter that predicted it.
 
     The file is a label map in any format of a volume, a `.png` in greys, a `.seg.nrrd`, an RTSTRUCT or
     DICOM-SEG file, an `.npy`, or an `.npz` of arrays.
@@ -76,7 +76,7 @@ class MaskRef:
     key: str | None = None  # which array, segment or region
     label: int | None = None  # value in a label map, None: every value above 0; number of a region or segment
     axes: str | None = None  # where the axes of an array run to, e.g. "RAS"
-    by: str = ""  # the segmenter that predicted it; empty: it was annotated, and counts as true
+    by: str = ""  # empty: it was annotated, and counts as true
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class Query:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case(ReadOnly):
-    """A scan with what is known about it; data, not a question."""
+    """A scan with what is known about it: `masks` are true, `predicted` ones are some segmenter's."""
 
     id: str
     patient: str | None  # None in 2D sets without patients: statistics then cluster by case and say so
