@@ -2,7 +2,7 @@
 
 import pytest
 
-from evidcore.case import Crop, Drawing, Query, VolumeRef
+from evidcore.case import Case, Crop, Drawing, MaskRef, Query, VolumeRef
 
 REFS = [
     VolumeRef(path="a b/scan#1.nii.gz"),
@@ -52,6 +52,15 @@ def test_a_query_that_means_nothing_or_something_else_is_refused():
     with pytest.raises(ValueError, match=r"query 'q2' means \('liver',\), which must be among \('spleen',\)"):
         Query(id="q2", text="Show it.", masks=("liver",), among=("spleen",))
     assert Query(id="q3", text="Show it.", masks=("liver",)).among == ()
+
+
+def test_a_predicted_mask_is_never_among_the_true_ones():
+    masks = {"liver": MaskRef(path="a.npz", by="sam3")}
+    with pytest.raises(
+        ValueError, match=r"case 'c': mask 'liver' was predicted by 'sam3', and masks count as"
+    ):
+        Case(id="c", patient="p", volumes=(), masks=masks)
+    assert Case(id="c", patient="p", volumes=(), predicted=masks).regions == masks
 
 
 NO_DRAWINGS = (

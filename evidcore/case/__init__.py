@@ -1,8 +1,7 @@
 """A scan, what is asked about it and what a model answered: plain frozen data.
 
 Arrays are `z, y, x`: z to superior, y to posterior, x to the patient's left (LPS), spacing in the same order.
-Belongs here: values that pass between rooms and into rewards. No file is read here. Imported by all; imports
-`errors`.
+Belongs here: values that pass between rooms and into rewards. No file is read here. Imported by all.
 """
 
 # fmt: off

@@ -36,13 +36,10 @@ class Evidence(ReadOnly):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer(ReadOnly):
-    """A completion, read by its task.
-
-    `malformed` gives the reason where the strict format does not hold; lenient fields may still be filled.
-    """
+    """A completion, read by its task; `malformed` says why the strict format does not hold."""
 
     text: str  # the completion as written
-    malformed: str | None = None
+    malformed: str | None = None  # lenient fields may still be filled
     think: str | None = None
     choice: str | None = None  # the letter under the strict format
     lenient_choice: str | None = None  # the letter a tolerant reader finds
@@ -176,8 +173,6 @@ class Unscored:
 
 
 Verdict = Score | Unscored
-
-
 Change = Literal["", "scrambled", "perturbed", "noisy"]
 DrawingKind = Literal["slices", "tiles", "mean", "attenuation", "picture"]
 

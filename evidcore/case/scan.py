@@ -20,13 +20,9 @@ State = Literal["present", "absent", "uncertain"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VolumeRef:
-    """Where a volume lies, and what its file does not say or says wrongly.
+    """Where a volume lies: a file, or a folder of one DICOM series; what that does not say, or wrongly."""
 
-    `path` names a file, or a folder that holds one DICOM series. Nothing is read until `evidcore.data` is
-    asked.
-    """
-
-    path: str
+    path: str  # nothing is read until `evidcore.data` is asked
     intensity: Intensity = "hu"
     key: str | None = None  # which array of an .npz, or the SeriesInstanceUID in a folder of several series
     rescale: tuple[float, float] | None = None  # slope and intercept that the values as read still need
@@ -37,15 +33,14 @@ class VolumeRef:
     def to_params(self) -> dict[str, str]:
         """Return everything but the path as text; `from_params` is its inverse."""
         given = {
+            "intensity": self.intensity,
             "key": self.key,
             "rescale": self.rescale and _numbers(self.rescale),
             "spacing": self.spacing_mm_zyx and _numbers(self.spacing_mm_zyx),
             "axes": self.axes,
             "tilted": None if self.tilted == "refuse" else self.tilted,
         }
-        return {"intensity": self.intensity} | {
-            name: text for name, text in given.items() if text is not None
-        }
+        return {name: text for name, text in given.items() if text is not None}
 
     @classmethod
     def from_params(cls, path: str, params: Mapping[str, str]) -> VolumeRef:
@@ -71,7 +66,7 @@ class VolumeRef:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskRef:
-    """Where a mask lies, on the grid of its volume.
+    """Where a mask lies, on the grid of its volume; `by` names the segmenter that predicted it.
 
     The file is a label map in any format of a volume, a `.png` in greys, a `.seg.nrrd`, an RTSTRUCT or
     DICOM-SEG file, an `.npy`, or an `.npz` of arrays.
@@ -81,6 +76,7 @@ class MaskRef:
     key: str | None = None  # which array, segment or region
     label: int | None = None  # value in a label map, None: every value above 0; number of a region or segment
     axes: str | None = None  # where the axes of an array run to, e.g. "RAS"
+    by: str = ""  # empty: it was annotated, and counts as true
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,20 +148,30 @@ class Query:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case(ReadOnly):
-    """A scan with what is known about it; data, not a question.
-
-    `patient` may be None in 2D sets without patients; statistics then cluster by case and say so.
-    """
+    """A scan with what is known about it: `masks` are true, `predicted` ones are some segmenter's."""
 
     id: str
-    patient: str | None
+    patient: str | None  # None in 2D sets without patients: statistics then cluster by case and say so
     volumes: tuple[VolumeRef, ...]
     report: Report | None = None
     findings: tuple[Finding, ...] = ()
-    masks: Mapping[str, MaskRef] = dataclasses.field(default_factory=dict)  # by finding or organ name
+    masks: Mapping[str, MaskRef] = dataclasses.field(default_factory=dict)  # by finding or organ; the truth
+    predicted: Mapping[str, MaskRef] = dataclasses.field(default_factory=dict)  # by what was asked; no truth
     questions: tuple[Question, ...] = ()
     queries: tuple[Query, ...] = ()
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # e.g. the impression text
+
+    def __post_init__(self) -> None:
+        """Refuse a predicted mask among those that count as true."""
+        super().__post_init__()
+        if wrong := [name for name, mask in self.masks.items() if mask.by]:
+            text = f"case {self.id!r}: mask {wrong[0]!r} was predicted by {self.masks[wrong[0]].by!r}"
+            raise ValueError(f"{text}, and masks count as true. Put it into `predicted`.")
+
+    @property
+    def regions(self) -> Mapping[str, MaskRef]:
+        """Return a mask for each name: the true one, else the predicted. Nothing is scored by it."""
+        return {**self.masks, **self.predicted, **self.masks}  # true ones come first
 
     def state_of(self, finding: str) -> State | None:
         """Return what is known of `finding`, None where nothing is."""

@@ -40,9 +40,7 @@ def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
     for result in results:
         references: dict[str, dict[str, float | None]] = result.get("reference_lines") or {}
         named_below = {name for lines_ in references.values() for name in lines_}
-        whole = [
-            row for row in result["rows"] if "/" not in row["metric"]
-        ]  # others are of a finding, a decile
+        whole = [row for row in result["rows"] if "/" not in row["metric"]]  # others: of a finding, a decile
         rows = [row for row in whole if row["metric"] not in named_below]
         if rows:
             lines += ["", f"{result['stage']}"]

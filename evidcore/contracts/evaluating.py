@@ -275,7 +275,7 @@ class Condition(ABC):
     - "other": it tells how a policy errs, and decides nothing.
     """
 
-    says: ClassVar[str]  # what results call it: "another patient's volumes"
+    says: str  # what results call it: "another patient's volumes"
     role: ClassVar[Role]
     repeats: int = 1  # showings, each drawn with a seed of its own; results are their mean
 

@@ -394,11 +394,11 @@ def build(
     found, wrong = _mistakes(functools.partial(Components(kinds).values, kind), table, where)
     _refuse(wrong)
     form, values = found
-    offer = named_offer(kind, table)
+    offer, own = named_offer(kind, table), dict[str, Any]()
     if is_isolated(kind, table):
         component = watch("isolation", f"{where}: `isolated`").isolate(offer, table, given, where)
     else:
-        factory, own = offer.load(), dict[str, Any]()
+        factory = offer.load()
         for name in [name for name in form.known if name in values]:
             own[name] = values[name]
             if (inner := form.known[name].kind) is not None:
@@ -407,14 +407,14 @@ def build(
         arguments = _given(offer, factory, given)
         with blame(offer, f"being built for {where}", PluginError):
             component = factory(**arguments, **gathered(form.known, own))
-    contract = contract_of(kind)
-    if contract is not None and not isinstance(component, contract):
+    if (contract := contract_of(kind)) is not None and not isinstance(component, contract):
         raise ContractError(f"{offer}: must give a {contract.__name__}, got {type(component).__name__}.")
     if table.get("exclude"):
         component.exclude(table["exclude"], given["recipe_folder"], where)
     try:
         object.__setattr__(component, "evid_offer", offer)
         object.__setattr__(component, "evid_name", str(table.get("name") or ""))
+        object.__setattr__(component, "evid_table", {**table, **own})
     except AttributeError as cause:
         raise ContractError(f"{offer}: instances must take attributes; drop `slots=True`.") from cause
     return component

@@ -25,7 +25,7 @@ from evidcore.errors import RunError
 from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.registry import Offer, find, is_ours, watch
-from evidcore.registry.factory import is_isolated, named_offer, options
+from evidcore.registry.factory import is_isolated, named_offer, offer_of, options
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import difference
@@ -72,11 +72,8 @@ def top_module(target: str) -> str:
 
 def _root(module: str) -> Path | None:
     spec = util.find_spec(module)
-    if spec is None:
-        return None
-    if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations)))
-    return None if spec.origin is None else Path(spec.origin)
+    places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin]
+    return next((Path(place) for place in places if place), None)
 
 
 VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
@@ -90,8 +87,7 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
         entry["code"] = offer_hash(offer)
         entry |= {"environment": facts["versions"]} if (facts := _elsewhere(offer)) else {}
         entry["components"][f"{offer.kind}/{offer.name}"] = offer.target
-    has_fence = has_isolated(recipe)
-    fence = {"isolation": watch("isolation", "`isolated`").blocked()} if has_fence else {}
+    fence = {"isolation": watch("isolation", "`isolated`").blocked()} if has_isolated(recipe) else {}
     pins = watch("pins")
     pinned = () if pins is None else pins.kept().values()
     return fence | {
@@ -131,6 +127,14 @@ def drift(tables: Mapping[str, Any], lock: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def identity_of(component: Any, folder: Path) -> list[Any]:
+    """Return by what a built component gives the same: options, files that they name, code, versions."""
+    offer = offer_of(component)
+    table = json.loads(json.dumps(component.evid_table, default=lambda inner: identity_of(inner, folder)))
+    files = dict(_files(folder, [(offer, table)]))
+    return [table, files, offer_hash(offer), versions(requirements([offer]))]
+
+
 def has_isolated(recipe: Recipe) -> bool:
     """Tell whether a component of a recipe runs in a process of its own."""
     return any(is_isolated(offer.kind, table) for offer, table in recipe_tables(recipe))
@@ -140,9 +144,7 @@ def used(recipe: Recipe) -> list[Offer]:
     """Return every component that a recipe names, the core's first."""
     result = {offer for offer, _ in recipe_tables(recipe)}
     result |= {find("observer", name) for name in recipe.observers}
-    return sorted(
-        result, key=lambda offer: (offer.package != "evidcore", offer.package, offer.kind, offer.name)
-    )
+    return sorted(result, key=lambda offer: (offer.package != CORE, offer.package, offer.kind, offer.name))
 
 
 def recipe_tables(recipe: Recipe) -> Iterator[tuple[Offer, Mapping[str, Any]]]:
@@ -223,8 +225,7 @@ def hardware() -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "memory_gb": round(memory_bytes / 1e9, 1),
     }
-    if torch.cuda.is_available():
-        count = torch.cuda.device_count()
+    if count := torch.cuda.device_count():
         result["gpus"] = [torch.cuda.get_device_name(number) for number in range(count)]
     return result
 

@@ -84,7 +84,7 @@ def _check_row(row: Row, processor: VolumeProcessor | None, opening: str, max_ne
         raise DataError(
             f"prompt {prompt.id!r}: its gold answer is empty. Give the case a text, or leave it out."
         )
-    paths = [crop.volume.path for crop in prompt.crops()] + [ref.path for ref in prompt.case.masks.values()]
+    paths = [crop.volume.path for crop in prompt.crops()] + [ref.path for ref in prompt.case.regions.values()]
     if (gone := next((path for path in paths if not os.path.exists(path)), None)) is not None:
         raise DataError(f"prompt {prompt.id!r}: {unreadable(gone, remedy='Restore it, or drop the case.')}")
     if processor is None:

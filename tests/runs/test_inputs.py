@@ -43,16 +43,11 @@ def test_a_module_of_one_file_has_a_hash(tmp_path, monkeypatch):
 
 def test_the_data_set_that_another_stands_on_counts_too():
     table = {"use": "mask-questions", "source": {"use": "implant", "source": {"use": "folder", "path": "."}}}
-    assert [offer.name for offer, _ in inputs.named_tables("dataset", table)] == [
-        "mask-questions",
-        "implant",
-        "folder",
-    ]
+    names = [offer.name for offer, _ in inputs.named_tables("dataset", table)]
+    assert names == ["mask-questions", "implant", "folder"]
 
 
 def test_a_component_inside_a_table_is_found_by_its_kind():
     table = {"use": "report-consistency", "scorer": {"use": "findings-f1"}}
-    assert [(offer.kind, offer.name) for offer, _ in inputs.named_tables("reward", table)] == [
-        ("reward", "report-consistency"),
-        ("scorer", "findings-f1"),
-    ]
+    named = [(offer.kind, offer.name) for offer, _ in inputs.named_tables("reward", table)]
+    assert named == [("reward", "report-consistency"), ("scorer", "findings-f1")]

@@ -1,11 +1,13 @@
 """Covers over what is asked and over other places, on small scans with masks of known shapes."""
 
+import dataclasses
 import tracemalloc
 
 import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_audit.occlusion import Occluded, OccludedElsewhere, _elsewhere
+from evidcore_plugin_audit.occlusion_map import _pointing
 from PIL import Image
 
 from evidcore.api import Case, Crop, Finding, MaskRef, Prompt, Question, TextPart, VisualPart, VolumeRef, read
@@ -81,6 +83,16 @@ def test_what_is_asked_is_covered_by_what_is_around_it_and_nothing_else_changes(
     assert own[mask].mean() == pytest.approx(150, abs=2)
     assert abs(shown[mask].mean()) < 10
     assert 6 < shown[mask].std() < 16  # the noise of the shell: 10 HU
+
+
+def test_a_predicted_mask_is_covered_and_its_segmenter_named_but_no_map_is_measured_by_it(case):
+    predicted = {"left_spleen": dataclasses.replace(case.masks["left_spleen"], by="sam3")}
+    guessed, condition = dataclasses.replace(case, masks={}, predicted=predicted), Occluded()
+    _, shown = over(condition, guessed, "left_spleen")
+    assert condition.says == "the same patients with what is asked covered (masks by sam3)"
+    assert _pointing([1.0], [True], None, asked(guessed, "left_spleen")) is None
+    assert np.array_equal(shown, over(condition, case, "left_spleen")[1])
+    assert condition.says == Occluded.says
 
 
 def test_all_masks_of_a_question_are_covered_together(case):

@@ -4,10 +4,11 @@ import re
 
 import numpy as np
 import pytest
+from evidcore_plugin_pages.cases import Known
 from evidcore_plugin_pages.gallery import Gallery, drawn_pictures, outline, render
 from PIL import Image
 
-from evidcore.api import Crop, VolumeRef, read
+from evidcore.api import Case, Crop, MaskRef, VolumeRef, read
 from evidcore.case import Drawing
 
 
@@ -154,6 +155,14 @@ def test_a_photograph_is_shown_in_its_colours(tmp_path):
     ref = VolumeRef(path=str(tmp_path / "photo.png"), intensity="arbitrary")
     drawn = drawn_pictures(Crop(volume=ref, drawing=Drawing(kind="picture")), read(ref), {}, 96)
     assert (picture(drawn.windows["colours"][0]) == values).all()
+
+
+def test_a_predicted_mask_is_outlined_under_its_segmenter_s_name(ref, tmp_path):
+    np.savez(tmp_path / "masks.npz", mask=np.ones(read(ref).shape_zyx, bool))
+    masks = {"liver": MaskRef(path=str(tmp_path / "masks.npz"), by="sam3")}
+    case = Case(id="c", patient="p", volumes=(ref,), predicted=masks)
+    shown = Gallery(budget_bytes=1_000_000).viewer([Crop(volume=ref).uri()], Known(case=case, phantom=False))
+    assert "liver (by sam3)" in str(shown)
 
 
 def test_every_way_of_drawing_a_volume_has_its_own_viewer(ref):

@@ -426,6 +426,17 @@ def test_where_there_is_no_place_the_case_is_negative_or_left_out_by_name(home):
     assert [case.id for case in dataset.listed("train")] == ["c0", "c1"]
 
 
+def test_a_predicted_mask_holds_lesions_but_the_report_does_not_name_it(home):
+    options = {"kinds": ("stone",), "prevalence": 1.0, "inside": {"stone": "left half"}}
+    dataset = home.dataset({"masks": {"left half": "left0.nii.gz"}}, **options)
+    known, (case, *_) = next(dataset.cases("train")), dataset.source.cases("train")
+    predicted = {"left half": dataclasses.replace(case.masks["left half"], by="sam3")}
+    dataset.source.cases = lambda split: [dataclasses.replace(case, masks={}, predicted=predicted)]
+    (made,) = dataset.cases("train")
+    assert made.masks == {"stone": known.masks["stone"]}
+    assert known.report.text != made.report.text == known.report.text.replace("left half", "soft tissue")
+
+
 def test_the_source_s_findings_stay_and_its_report_does_not(home):
     case = home.cases(source={"findings": ("nodule",)}, prevalence=1.0, kinds=("stone",))[1]
     assert [finding.name for finding in case.findings] == ["nodule", "stone"]

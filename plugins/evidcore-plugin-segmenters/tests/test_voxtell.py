@@ -14,11 +14,7 @@ from evidcore.api import DataError, Segmenter, VolumeRef, read
 from evidcore.errors import PluginError
 
 SHAPE = (6, 12, 16)
-HALVES = {
-    "right": np.s_[:, :, :8],
-    "front": np.s_[:, :6],
-    "Head": np.s_[3:],
-}  # in z, y, x to head, back, left
+HALVES = {"right": np.s_[:, :, :8], "front": np.s_[:, :6], "Head": np.s_[3:]}  # z, y, x to head, back, left
 
 
 @pytest.fixture
@@ -36,13 +32,8 @@ def options(tmp_path):
         tmp_path / "texts.npz", labels=["right", "front", "head"], embeddings=np.zeros((3, 4), np.float16)
     )
     digest = hashlib.sha256(b"weights").hexdigest()
-    return {
-        "recipe_folder": tmp_path,
-        "folder": "model",
-        "sha256": digest,
-        "embeddings": "texts.npz",
-        "device": "cpu",
-    }
+    files = {"folder": "model", "sha256": digest, "embeddings": "texts.npz"}
+    return {"recipe_folder": tmp_path, "device": "cpu", **files}
 
 
 @pytest.fixture

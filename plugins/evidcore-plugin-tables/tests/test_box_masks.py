@@ -119,7 +119,7 @@ def test_a_mask_is_written_when_its_case_is_asked_for_and_once_for_all_that_hold
     dataset.fingerprint()
     assert not (home.folder / "cache").exists()
     paths = {ref.path for case in dataset.cases("train") for ref in case.masks.values()}
-    assert [str(path) for path in (home.folder / "cache/box-masks").glob("*.png")] == list(paths)
+    assert [str(path) for path in (home.folder / "cache/masks").glob("*.png")] == list(paths)
     (path,) = map(Path, paths)
     before = path.stat().st_mtime_ns
     list(home.dataset().cases("train"))

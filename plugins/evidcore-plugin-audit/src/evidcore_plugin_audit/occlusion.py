@@ -1,13 +1,13 @@
 """Conditions `occluded` and `occluded-elsewhere`: what is asked is covered, or as much of another place is.
 
-Both need masks of what is asked alone, so they work on any scan with masks, where no data set can make a
+Both need masks of what is asked alone, annotated or predicted, so they work where no data set can make a
 twin. What is covered is filled with what is around it: the nearest voxel outside, smoothed, with the noise of
 the shell. A cover may be seen as one, and it has the outline of what it hides; the same cover over another
 place, where nothing asked lies, tells what that alone costs or gives away.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class Occluded(Altering):
     """Show the same patient with what is asked covered by what is around it, where the case has its mask.
 
     Covered are the masks that the reference names, else that of the asked finding, else that of the right
-    option, spelt with spaces or underscores.
+    option, spelt with spaces or underscores; where the case has no true one, what a segmenter predicted.
 
     Args:
         most: questions shown so, drawn by the seed; each may need a volume of its own.
@@ -42,6 +42,7 @@ class Occluded(Altering):
 
     def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
         """Return what shows a question about what the case has a mask of with that covered."""
+        self.says = _naming_segmenters(Occluded.says, prompts)
         return lambda prompt: _covered(prompt, elsewhere=False)
 
 
@@ -60,12 +61,19 @@ class OccludedElsewhere(Altering):
 
     def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
         """Return what shows a question about what the case has a mask of with another place covered."""
+        self.says = _naming_segmenters(OccludedElsewhere.says, prompts)
         return lambda prompt: _covered(prompt, elsewhere=True)
+
+
+def _naming_segmenters(says: str, prompts: Sequence[Prompt]) -> str:
+    """Return what a condition shows, with who predicted masks of what is asked."""
+    names = {mask.by for prompt in prompts for mask in asked_masks(prompt, prompt.case.regions)} - {""}
+    return f"{says} (masks by {' and '.join(sorted(names))})" if names else says
 
 
 def _covered(prompt: Prompt, *, elsewhere: bool) -> Prompt | None:
     """Return the question over the case's first volume, on whose grid masks lie, with a cover."""
-    masks = asked_masks(prompt)
+    masks = asked_masks(prompt, prompt.case.regions)
     if not masks:
         return None
     own = prompt.case.volumes[0]
@@ -77,9 +85,9 @@ def _covered(prompt: Prompt, *, elsewhere: bool) -> Prompt | None:
     return prompt.showing(crops)
 
 
-def asked_masks(prompt: Prompt) -> list[MaskRef]:
-    """Return the masks of what is asked; none where the case has none of it."""
-    reference, masks = prompt.reference, prompt.case.masks
+def asked_masks(prompt: Prompt, masks: Mapping[str, MaskRef]) -> list[MaskRef]:
+    """Return those of a case's masks that show what is asked; none where it has none of it."""
+    reference = prompt.reference
     if reference.get("masks"):
         return [masks[name] for name in reference["masks"] if name in masks]
     spoken = {name.replace("_", " ").lower(): name for name in masks}

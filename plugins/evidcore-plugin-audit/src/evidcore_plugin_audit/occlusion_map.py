@@ -274,7 +274,7 @@ def _pointing(
     drops: Sequence[float | None], changes: Sequence[bool | None], grid: CellGrid, prompt: Prompt
 ) -> dict[str, Any] | None:
     """Return whether drops lie where the mask of what is asked does; None where the scan has no such mask."""
-    masks, ref = asked_masks(prompt), prompt.crops()[0].volume
+    masks, ref = asked_masks(prompt, prompt.case.masks), prompt.crops()[0].volume
     if not masks or ref != prompt.case.volumes[0]:
         return None
     volume = read(ref)

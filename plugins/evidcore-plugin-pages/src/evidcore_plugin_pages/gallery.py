@@ -256,8 +256,11 @@ class Gallery:
         masks = {}
         if known is not None:
             present = set(known.case.present())
-            wanted = [name for name in known.case.masks if name in present] or list(known.case.masks)
-            masks = {name: read_mask(known.case.masks[name], volume) for name in wanted[:_MOST_OUTLINES]}
+            regions = known.case.regions
+            wanted = [name for name in regions if name in present] or list(regions)
+            for name in wanted[:_MOST_OUTLINES]:
+                by = regions[name].by
+                masks[f"{name} (by {by})" if by else name] = read_mask(regions[name], volume)
         for most_slices, most_pixels in ((48, 192), (24, 128), (12, 96)):
             drawn = _slices(crop, volume, masks, most_slices, most_pixels * (4 if crop.drawing else 1))
             # a quarter of what is left: later volumes must find room too

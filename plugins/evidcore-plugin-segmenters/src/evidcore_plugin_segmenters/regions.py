@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.case import Box
-from evidcore.data import Mask
+from evidcore.api import Box, Mask
 
 LEAST_SHARE = 0.1  # of the largest part's voxels: a part that is an object of its own
 

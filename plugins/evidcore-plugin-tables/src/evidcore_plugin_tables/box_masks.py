@@ -76,7 +76,7 @@ def _mask(boxes: tuple[PixelBox, ...], height: int, width: int, cache_folder: Pa
             mask[y0:y1, x0:x1] = INSIDE
         save_picture(mask, path)
 
-    return MaskRef(path=str(Cache("box-masks", cache_folder).file([height, width, edges], ".png", write)))
+    return MaskRef(path=str(Cache("masks", cache_folder).file([height, width, edges], ".png", write)))
 
 
 def boxes_of_cell(value: Any, where: str) -> dict[str, tuple[PixelBox, ...]]:

@@ -59,7 +59,7 @@ def check_dataset(dataset: Dataset, *, other: Dataset | None = None, volumes_per
         for case in cases[:volumes_per_split]:
             with check.raises_nothing("volumes can be read", f"case {case.id!r}"):
                 volumes = [read(ref) for ref in case.volumes]
-            for name, mask in case.masks.items():
+            for name, mask in case.regions.items():
                 given_mask = f"mask {name!r} of case {case.id!r}"
                 with check.raises_nothing("masks lie on the grid of their volume", given_mask):
                     read_mask(mask, like=volumes[0])

@@ -148,7 +148,7 @@ class Implant(Dataset):
         # masks of a grid that the ref bends would not fit the straight one that is written: they are copied
         bent = ref.spacing_mm_zyx is not None or ref.axes is not None or ref.tilted == "resample"
         carried = dict(case.masks) if bent else {}
-        masks = {wish.region: case.masks[wish.region] for wish in wishes if wish.region} | carried
+        masks = {wish.region: case.regions[wish.region] for wish in wishes if wish.region} | carried
         key: dict[str, Any] = {
             "carried": sorted(carried),
             "volume": [content_hash(ref.path), ref.to_params()],
@@ -199,8 +199,8 @@ class Implant(Dataset):
         for kind in sorted(case.masks.keys() & set(self.kinds)):
             yield f"the source has a mask {kind!r} already. Rename it, or leave the kind out."
         for kind, region in (self.inside or {}).items():
-            if region not in case.masks:
-                listed = ", ".join(sorted(case.masks)) or "none"
+            if region not in case.regions:
+                listed = ", ".join(sorted(case.regions)) or "none"
                 why = f"there is no mask {region!r} to plant a {kind} in. It has: {listed}"
                 yield f"{why}. Correct inside, or give the mask."
 
@@ -228,7 +228,7 @@ class Implant(Dataset):
             for kind in self.kinds
             if kind not in planted and (kind not in findings or findings[kind].state == "absent")
         ]
-        report = _report(self._rng(case, copy, "words"), absent, lesions)
+        report = _report(case, self._rng(case, copy, "words"), absent, lesions)
         spans = iter(report.spans)
         findings |= {kind: Finding(name=kind, state="absent", span=next(spans)) for kind in absent}
         for each in lesions:
@@ -253,14 +253,15 @@ class Implant(Dataset):
         )
 
 
-def _report(rng: np.random.Generator, absent: Sequence[str], lesions: Sequence[Lesion]) -> Report:
+def _report(case: Case, rng: np.random.Generator, absent: Sequence[str], lesions: Sequence[Lesion]) -> Report:
     """Tell what was not planted, then what was."""
     lines = [naming(one_of(rng, ABSENT), kind, "normal") for kind in absent]
     for lesion in lesions:
         pattern, size = one_of(rng, PRESENT), f"{lesion.size_mm:.0f}"
-        region = {"soft": "soft tissue"}.get(lesion.region, lesion.region.replace("_", " "))
-        place = region + on_the(lesion.side)
-        if lesion.region == "lung":
+        is_guess = lesion.region in case.predicted.keys() - case.masks.keys()
+        region = KINDS[lesion.kind].tissue if is_guess else lesion.region
+        place = {"soft": "soft tissue"}.get(region, region.replace("_", " ")) + on_the(lesion.side)
+        if region == "lung":
             place = f"{lesion.side} lung" if lesion.side else "lung"
         lines.append(naming(pattern, lesion.kind, "abnormal", size=size, place=place))
     return written(lines)[0]
