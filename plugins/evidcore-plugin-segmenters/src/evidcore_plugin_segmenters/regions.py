@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.api import Box, Mask
+from evidcore.api import Box
+from evidcore.data import Mask
 
 LEAST_SHARE = 0.1  # of the largest part's voxels: a part that is an object of its own
 
