@@ -164,9 +164,7 @@ def test_the_published_shape_fits_the_meta_device_and_other_sizes_are_refused():
     distances, patches = 3 * 512 + 513 * 512 + 513 * 8, 2 * 4000 + 4001 * 512 + 2 * 512
     weights = sum(weight.numel() for weight in encoder.parameters())
     assert weights == 8 * layer + 2 * 2 * 512 + distances + patches
-    with pytest.raises(
-        RecipeError, match=r"size_zyx must be a multiple of .* got \(240, 480, 470\) and"
-    ):
+    with pytest.raises(RecipeError, match=r"size_zyx must be a multiple of .* got \(240, 480, 470\) and"):
         CTViT(size_zyx=(240, 480, 470))
 
 

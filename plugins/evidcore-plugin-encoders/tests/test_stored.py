@@ -37,10 +37,10 @@ def write_features(folder, volumes, made_by="a vit3d", flipped=()):
 
 @pytest.mark.slow
 def test_it_trains_and_answers_as_the_encoder_itself(evid, tmp_path):
-    made, weights, stored = (tmp_path / name for name in ("made", "weights", "stored.toml"))
+    made, stored = tmp_path / "made", tmp_path / "stored.toml"
     shown = {"dataset": "chest", "task": "choice"}
     asked = {"data": [{**shown, "split": "test"}], "max_new_tokens": 24}
-    for name, table in {"vit3d": {**VIT, "pretrained": "weights"}, "stored": STORED}.items():
+    for name, table in {"vit3d": {**VIT, "pretrained": "made"}, "stored": STORED}.items():
         text = recipe_text(
             {"kind": "sft", "train": ["bridge", "language"], "data": [shown], "steps": 3, "rows_per_step": 2,
              "learning_rate": 1e-3},
@@ -49,8 +49,6 @@ def test_it_trains_and_answers_as_the_encoder_itself(evid, tmp_path):
             task={"choice": {"use": "choice"}}, model={"encoder": {"use": name, **table}},
         )  # fmt: skip
         (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
-    weights.mkdir()
-    save_file(seeded().state_dict(), weights / "weights.safetensors")
 
     def run(name, *words, exit_code=0):
         command = "run", tmp_path / f"{name}.toml", "--out", tmp_path / "runs", *words
@@ -64,6 +62,7 @@ def test_it_trains_and_answers_as_the_encoder_itself(evid, tmp_path):
     write_features(made, volumes)
     assert f"{made}: 0 of {count} inputs" in evid("convert", "inputs", stored).output
     evid("plan", stored)
+    save_file(seeded().state_dict(), made / "weights.safetensors")
     theirs, ours = (run(name)[1] for name in ("vit3d", "stored"))
     losses, found = (
         [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
