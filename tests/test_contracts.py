@@ -160,28 +160,28 @@ def made(kind, name, *given):
 def options_without_default(folder):
     """Return what components have no default for, those that the core would build from tables among it."""
     endpoint = Endpoint(url="http://127.0.0.1:9/v1", model="tiny", sends_text_away=True)
+    grower = made("segmenter", "region-growing")
     sees = dataclasses.replace(endpoint, sends_text_away=False, sends_images_away=True)
     source, model, zoom = testing.TinyDataset(folder), Pretrained(folder="x"), made("tool", "zoom", Slices())
     return {
         **{name: {"path": "x"} for name in ("folder", "ct-org", "kits23", "m3d-vqa", *SETS)},
         "table": {"path": "x", "option_columns": ("A", "B")}, "m3d-seg": {"path": "x", "codes": ("0004",)},
         "mask-questions": {"source": source, "midline": "grid"}, "hearsay": {"source": source},
+        "predicted-masks": {"source": source, "names": ("x",), "segmenter": grower},
         "implant": {"source": source, "kinds": ("stone",), "prevalence": 1.0},
         "sometimes-right": {"source": source, "answers": "x"},
         **{name: {"tool": zoom} for name in ("zoom-choice", "zoom-free-text", "zoom-onto")},
         "cross-view": {"reader": made("reader", "policy-reader", Mute(), Mute()), "control": "none"},
         "report-consistency": {"scorer": FindingsF1()}, "emphasis": {"words": {"present": 3.0}},
-        "volume-consistency": {"segmenter": made("segmenter", "region-growing")},
-        "zoom-consensus": {"success": "choice-accuracy"},
+        "volume-consistency": {"segmenter": grower}, "zoom-consensus": {"success": "choice-accuracy"},
         **{name: {"model": model} for name in ("embedding", "embedding-f1", "reward-model")},
         "labels-file": {"path": "x", "sha256": "0" * 64},
         **{name: {"endpoint": endpoint} for name in ("endpoint", "judge")},
         "endpoint-reader": {"endpoint": sees}, "scorer": {"scorer": TokenF1()}, "medsam2": {"folder": "x"},
         "sam3": {"folder": "x"}, "voxtell": {"folder": "x", "sha256": "0" * 64},
-        "model-reader": {"folder": "x"},
         "stored": {"features": "x", "size_zyx": (8, 8, 8), "patch_zyx": (4, 4, 4)},
         "vllm": {"url": "http://127.0.0.1:9", "model": "x", "weights": "x", "sends_images_away": True},
-        "pretrained": {"folder": "x"},
+        "pretrained": {"folder": "x"}, "model-reader": {"folder": "x"},
     }  # fmt: skip
 
 

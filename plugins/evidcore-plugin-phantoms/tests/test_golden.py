@@ -65,6 +65,7 @@ def made(name, cache):
 def plain(case):
     """Return what a case says, without its paths."""
     told = dataclasses.asdict(dataclasses.replace(case, volumes=(), masks={}))
+    del told["predicted"]  # phantoms know the truth
     masks = {name: (mask.key, mask.label) for name, mask in case.masks.items()}
     return {**told, "masks": masks, "intensity": case.volumes[0].intensity}
 

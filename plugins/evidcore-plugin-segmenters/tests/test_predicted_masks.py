@@ -1,4 +1,4 @@
-"""Data set `predicted-masks` with a segmenter of words that knows bands of HU, on small chests."""
+"""Data set `predicted-masks` with a segmenter of words that finds bands of HU by name, on small chests."""
 
 import json
 from pathlib import Path
@@ -19,8 +19,6 @@ FOUND = []  # what was looked for
 
 
 class Bands(Segmenter):
-    """Voxels between two HU, by the name that a file gives them."""
-
     def __init__(self, recipe_folder: Path, *, weights: str = "bands.json", shift_hu: float = 0.0) -> None:
         self.path, self.shift_hu = recipe_folder / weights, shift_hu
 

@@ -28,9 +28,8 @@ def options(tmp_path):
     weights.parent.mkdir(parents=True)
     weights.write_bytes(b"weights")
     (tmp_path / "model" / "plans.json").write_text("{}")
-    np.savez(
-        tmp_path / "texts.npz", labels=["right", "front", "head"], embeddings=np.zeros((3, 4), np.float16)
-    )
+    names = [name.lower() for name in HALVES]
+    np.savez(tmp_path / "texts.npz", labels=names, embeddings=np.zeros((3, 4), np.float16))
     digest = hashlib.sha256(b"weights").hexdigest()
     files = {"folder": "model", "sha256": digest, "embeddings": "texts.npz"}
     return {"recipe_folder": tmp_path, "device": "cpu", **files}
