@@ -31,8 +31,13 @@ class VLMPolicy(Policy):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Take model and processor; `seed` is of sampling above temperature 0, `dtype` of matrix products."""
-        self.model, self.processor, self.caveat = model, processor, model.model.encoder.caveat
+        self.model, self.processor = model, processor
         self.prompts_per_pass, self.seed, self.dtype = prompts_per_pass, seed, dtype
+
+    @property
+    def caveat(self) -> str:  # type: ignore[override]  # one that is asked, not kept
+        """Return its encoder's."""
+        return self.model.model.encoder.caveat
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
