@@ -78,8 +78,8 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
         answer = 24
     prompt = made.visual_tokens + (96 if quick else ASSUMED_PROMPT_TEXT_TOKENS)
     rows = Lengths(
-        prompt_tokens=prompt, answer_tokens=answer, volumes=1, size_zyx=made.encoder.input.size_zyx,
-        ground="counted",
+        prompt_tokens=prompt, text_tokens=prompt - made.visual_tokens, answer_tokens=answer, volumes=1,
+        size_zyx=made.encoder.input.size_zyx, ground="counted",
     )  # fmt: skip
     heard = Heard(device)
     with tempfile.TemporaryDirectory() as name:

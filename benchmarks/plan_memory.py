@@ -91,9 +91,10 @@ def one(title: str, quick: bool) -> dict[str, float]:
                 model, processor, asked, rewards, planned, folder / "out", seed=1,
                 strategy=Plain(), announce=NullSink(),
             )  # fmt: skip
+        text = 192 - processor.image_processor.tokens(asked[0].prompt.crops()[0])
         lengths = Lengths(
-            prompt_tokens=192, answer_tokens=answer, volumes=1, size_zyx=model.model.encoder.input.size_zyx,
-            ground="counted",
+            prompt_tokens=192, text_tokens=text, answer_tokens=answer, volumes=1,
+            size_zyx=model.model.encoder.input.size_zyx, ground="counted",
         )  # fmt: skip
         trainer.args.save_strategy = "no"
         stage.train(trainer, folder / "out", resume=False)
