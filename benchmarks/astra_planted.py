@@ -12,7 +12,6 @@ read alike. Planted ellipsoids are no patients' nodules. These settings were fix
 """
 
 import argparse
-import csv
 import os
 import tempfile
 from pathlib import Path
@@ -22,11 +21,12 @@ import torch
 from astra import FOLDER
 from evidcore_plugin_encoders.i3resnet import I3ResNet
 from evidcore_plugin_phantoms.implant.dataset import Implant
-from evidcore_plugin_tables.folder import Folder
+from real_scans import data_set
 from sklearn.metrics import roc_auc_score
 
 from evidcore.api import Case, read
 from evidcore.builtin.views import Volume
+from evidcore.data import read_geometry
 from evidcore.evaluate.reference_lines import logistic
 from evidcore.model.bank import FeatureBank
 
@@ -42,10 +42,8 @@ Place = tuple[int, ...]
 def planted(folder: Path, name: str, contrast: float) -> dict[str, Case]:
     """Return copies of a scan with a nodule each, by their number; `contrast` 0 is noise alone."""
     (folder / name).mkdir(exist_ok=True)
-    with (folder / name / "cases.csv").open("w", newline="", encoding="utf-8") as file:
-        scan = Path(os.environ["EVID_SHARED_DATA"], SCANS[name]).resolve()
-        csv.writer(file).writerows([["id", "volume", "patient", "split"], [name, scan, name, "test"]])
-    source = Folder(folder / name, folder / "cache", path=".")
+    scan = Path(os.environ["EVID_SHARED_DATA"], SCANS[name]).resolve()
+    source = data_set(folder / name, folder / "cache", {name: scan})
     made = Implant(
         folder / "cache", source=source, kinds=("lung nodule",), prevalence=1.0, contrast=contrast,
         copies=COPIES[name], no_place="leave-out", seed=1,
@@ -56,16 +54,16 @@ def planted(folder: Path, name: str, contrast: float) -> dict[str, Case]:
 def patch(grid_zyx: Place, case: Case) -> tuple[Place, float]:
     """Return where on a grid the nodule's centre lies, and at which share of the scan's width."""
     (lesion,) = case.notes["implant"]["lesions"]
-    shares = [
-        (c + 0.5) / n for c, n in zip(lesion["centre_zyx"], read(case.volumes[0]).shape_zyx, strict=True)
-    ]
+    sizes = read_geometry(case.volumes[0]).shape_zyx
+    shares = [(c + 0.5) / n for c, n in zip(lesion["centre_zyx"], sizes, strict=True)]
     return tuple(min(n - 1, int(share * n)) for share, n in zip(shares, grid_zyx, strict=True)), shares[2]
 
 
 def encoded(encoder: I3ResNet, case: Case, bank: FeatureBank) -> torch.Tensor:
     """Return features, `z y x feature`."""
-    ((part,),) = [Volume().render(case)]
-    handle = bank.handle(part.crop, Volume().size_zyx(part, encoder.input))
+    view = Volume()
+    [part] = view.render(case)
+    handle = bank.handle(part.crop, view.size_zyx(part, encoder.input))
     ((_, patches),) = bank.patches([handle], encoder)
     return patches.features[0].detach().float().reshape(*patches.grid_zyx, -1)
 
