@@ -76,9 +76,7 @@ class SharedPolicy(ForwardingPolicy, VLMPolicy):
 
     def __init__(self, policy: VLMPolicy, number: int) -> None:
         """Take the policy that was opened as the `number`-th of its stage."""
-        super().__init__(
-            policy.model, policy.processor, prompts_per_pass=policy.prompts_per_pass, seed=policy.seed
-        )
+        vars(self).update(vars(policy))  # a proof of what is asked looks at weights, precision, opening
         self._own, self._number = policy, number
 
     def forward(self, method: str, *columns: Sequence[Any], **settings: Any) -> list[Any]:

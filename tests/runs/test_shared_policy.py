@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import torch
 
 from evidcore.api import DataError
 from evidcore.model.policy import VLMPolicy
@@ -14,7 +15,8 @@ class Tells(VLMPolicy):
     """Answers with the prompt and who it is; made without a model."""
 
     def __init__(self, says):
-        self.model, self.processor, self.prompts_per_pass, self.seed = says, None, 4, 0
+        super().__init__(says, None, prompts_per_pass=4, dtype=torch.bfloat16)
+        self.opening = f"opening of {says}"
 
 
 @pytest.fixture
@@ -103,6 +105,7 @@ def test_prompts_are_dealt_out_and_answers_stand_in_their_order(in_processes):
             texts = blind.generate(["a", "b", "c", "d", "e"], max_new_tokens=3)
             aloud = opener.open(says="aloud").generate(["a", "b"], max_new_tokens=1)
             alone = own.generate(["a"], max_new_tokens=1)
+            assert (own.dtype, own.opening) == (torch.bfloat16, "opening of own")  # a proof asks as it does
             return texts, alone, own.log_likelihoods(["a", "b"], ["x", "yy"]), aloud
 
     def other():
