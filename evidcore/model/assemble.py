@@ -15,7 +15,7 @@ from evidcore.compute.loading import TELLING, refuse_random
 from evidcore.contracts import Encoder, View
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
-from evidcore.model.parts import build_bridge, evaluating, keep_in_bfloat16
+from evidcore.model.parts import build_bridge, evaluating, keep_in_bfloat16, quantise, unpacked
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.model.vlm import VolumeVLM, VolumeVLMConfig, shaped
@@ -33,6 +33,7 @@ def assemble(
     bridge_table: Mapping[str, Any],
     view_table: Mapping[str, Any],
     bfloat16: Sequence[str] = (),
+    load_in_4bit: bool = False,
     seed: int = 0,
     bank: Callable[..., FeatureBank] = FeatureBank,
     vision: Mapping[str, Any] | None = None,
@@ -40,9 +41,10 @@ def assemble(
     """Return a model with a fresh bridge, and its processor, sharing one feature bank.
 
     Of a vision-language model the decoder is taken. Image tokens are added where the tokenizer has none.
-    `bfloat16` names parts whose matrices are kept so, `seed` is of the bridge's first weights, `bank`
-    makes, for the encoder's input, what keeps its features: by itself in memory alone; and `vision` is what
-    encoder and bridge were given, of the language model's own configuration where it is left out.
+    `bfloat16` names parts whose matrices are kept so, `load_in_4bit` is of the language model's layers,
+    `seed` of the bridge's first weights, `bank` makes, for the encoder's input, what keeps its features: by
+    itself in memory alone; and `vision` is what encoder and bridge were given, of the language model's own
+    configuration where it is left out.
     """
     vision = dict(vision or vision_of(language.config) or {}) or None
     image_token = add_image_tokens(tokenizer, vision)
@@ -62,6 +64,7 @@ def assemble(
     config = VolumeVLMConfig(
         text_config=text, vision=vision, encoder=dict(encoder_table), bridge=dict(bridge_table),
         image_token_id=tokenizer.convert_tokens_to_ids(image_token), bfloat16=list(bfloat16) or None,
+        load_in_4bit=load_in_4bit,
     )  # fmt: skip
     config._attn_implementation = attention  # making it part of another configuration has unset it
     with torch.random.fork_rng(devices=[]):
@@ -121,7 +124,7 @@ def save(
     """Write model and processor to `folder`, in one move at the end; `weights` are given where sharded."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    model.save_pretrained(partial, state_dict=weights)
+    model.save_pretrained(partial, state_dict=weights or unpacked(model))
     processor.save_pretrained(partial)
     if folder.exists():
         for item in partial.iterdir():
@@ -148,10 +151,12 @@ def load(folder: Path, bank: Callable[..., FeatureBank] = FeatureBank) -> tuple[
 
 
 def _connect(model: VolumeVLM, processor: VolumeProcessor, bank: Callable[..., FeatureBank]) -> None:
-    """Give both the same bank, and the processor the model's parts; round what is kept in bfloat16."""
+    """Give both the same bank, and the processor the model's parts; round what is kept in fewer bits."""
     for part in model.config.bfloat16 or ():
         for module in model.modules_of(part):
             keep_in_bfloat16(part, module)
+    if model.config.load_in_4bit:
+        quantise(model.model.language_model)
     view: View = factory.build("view", processor.image_processor.view, given={}, where="model.view")
     model.train_only(())  # a stage thaws what it trains; until then the bank may keep the encoder's features
     model.eval()

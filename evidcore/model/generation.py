@@ -13,12 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers.generation.logits_process import (
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers.generation import LogitsProcessorList, MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from evidcore.contracts import Continuation, Prefix, Sampling
 from evidcore.model.shared_prefix import (
@@ -166,7 +161,7 @@ class _Decoder:
         past, count = max(starts), max(left)
         shared = SharedPrefix(layers, valid, [place[item] for item in self.prompts], past + count + limit)
         ids, mask, pixels = padded_rows(prefixes, pad_id, device)
-        positions = self.model.positions(ids, mask, pixels)
+        positions = self.model.model.positions(ids, mask, pixels)
         self.shared, self.position = shared, positions[..., -1:] + 1
         self.logits = logits[shared.prompt_of]
         if can_capture(self.model):
@@ -242,11 +237,8 @@ class _TokenSampler:
         self.forbidden = torch.tensor(sampling.forbidden_ids, dtype=torch.long, device=device)
         self.uniform: Tensor | None = None
         if sampling.temperature > 0 and seeds is not None:
-            generator = torch.Generator()
-            drawn = [
-                torch.rand(limit, generator=generator.manual_seed(seed), dtype=torch.float64)
-                for seed in seeds
-            ]
+            rng = torch.Generator()
+            drawn = [torch.rand(limit, generator=rng.manual_seed(seed), dtype=torch.double) for seed in seeds]
             self.uniform = torch.stack(drawn).to(device)
 
     def __call__(

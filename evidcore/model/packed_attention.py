@@ -1,6 +1,6 @@
 """Rows `[prompt | answer 1 | … | answer G]`: the prompt is computed once, an answer sees it and itself alone.
 
-The prompts' positions come from the model (`VolumeVLM.positions`): where they are multimodal they have axes.
+The prompts' positions come from `VolumeVLMModel.positions`: where they are multimodal they have axes.
 Under "sdpa" a row is taken apart: the prompt attends to itself, and all answers, as a batch, to the prompt's
 keys and their own. So no answer is multiplied with another one only for a mask to throw the product away.
 Under "flex_attention" the same is said by a block mask. Answers end where they end: only attention pads them

@@ -120,7 +120,7 @@ class VLMPolicy(Policy):
             for number, item in enumerate(some):
                 ids[row, number, : len(item)] = torch.tensor(item)
                 mask[row, number, : len(item)] = 1
-        positions = self.model.positions(prompt_ids, prompt_mask, pixels)
+        positions = self.model.model.positions(prompt_ids, prompt_mask, pixels)
         packed = pack(prompt_ids, prompt_mask, ids, mask, positions)
         scores = answer_log_probs(self.model, packed, pixels).sum(-1).tolist()
         return [score[: len(some)] for score, some in zip(scores, candidates, strict=True)]

@@ -9,14 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from transformers import (
-    AutoImageProcessor,
-    AutoProcessor,
-    BatchFeature,
-    PreTrainedTokenizerBase,
-    ProcessorMixin,
-)
-from transformers.image_processing_utils import BaseImageProcessor
+from transformers import AutoImageProcessor, AutoProcessor, PreTrainedTokenizerBase, ProcessorMixin
+from transformers.image_processing_utils import BaseImageProcessor, BatchFeature
 
 from evidcore.case import Case, Crop, Part, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, View

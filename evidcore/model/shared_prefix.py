@@ -25,8 +25,6 @@ from evidcore.model.packed_attention import unsupported_feature
 from evidcore.model.vlm import VolumeVLM
 
 NAME = "evidcore_shared_prefix"
-
-
 Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, (…, kept, place, size)
 
 
@@ -120,9 +118,7 @@ def _hiding(
 
 def _added(seen: Bool[Tensor, "*place"], dtype: torch.dtype) -> Float[Tensor, "*place"]:
     """Return nothing where a place is seen, and what makes it vanish where it is not."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
-        ~seen, torch.finfo(dtype).min
-    )
+    return torch.finfo(dtype).min * (~seen).to(dtype)
 
 
 def fits(model: VolumeVLM) -> bool:
@@ -332,7 +328,7 @@ def prefill(
 ) -> tuple[Float[Tensor, "row vocabulary"], DynamicCache, Tensor, Tensor]:
     """Compute the prefixes; return the logits after them, the cache, the mask and the positions."""
     ids, mask, pixels = padded_rows(prefixes, pad_id, model.device)
-    positions = model.positions(ids, mask, pixels)
+    positions = model.model.positions(ids, mask, pixels)
     cache = _AsMultiplied(config=model.config.get_text_config())
     output = model(
         input_ids=ids, attention_mask=mask, position_ids=positions, pixel_values=pixels,

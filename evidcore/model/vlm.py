@@ -16,14 +16,7 @@ import transformers
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.configuration_utils import SubConfigSpec
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import (
@@ -57,6 +50,7 @@ class VolumeVLMConfig(PreTrainedConfig):  # type: ignore[misc]
     bridge: dict[str, Any] | None = None
     image_token_id: int = 0
     bfloat16: list[str] | None = None  # parts whose weights are kept so
+    load_in_4bit: bool = False  # the matrices of the language model's layers
     adapters: dict[str, int] | None = None  # rank of what they have learnt beside these, by layer
     tie_word_embeddings: bool = False
 
@@ -116,15 +110,6 @@ class VolumeVLMModel(VolumeVLMPreTrained):
         # units of their own under FSDP: `generate` calls get_image_features outside of forward
         self._no_split_modules = [type(self.encoder).__name__, type(self.bridge).__name__]
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the language model's embedding."""
-        embedding: nn.Module = self.language_model.get_input_embeddings()
-        return embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the language model's embedding."""
-        self.language_model.set_input_embeddings(value)
 
     @property
     def encoder_is_frozen(self) -> bool:
@@ -331,24 +316,9 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
         if language is not None:
             self.generation_config = language.generation_config
 
-    def get_output_embeddings(self) -> nn.Module:
-        """Return the language head."""
-        head: nn.Module = self.lm_head
-        return head
-
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        """Replace the language head."""
-        self.lm_head = value
-
     def get_image_features(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         """Return the bridge's tokens per volume."""
         return self.model.get_image_features(pixel_values, **kwargs)
-
-    def positions(
-        self, input_ids: Tensor, attention_mask: Tensor, pixel_values: Tensor | None = None
-    ) -> Tensor:
-        """Return rotary positions of tokens, as `VolumeVLMModel.positions` does."""
-        return self.model.positions(input_ids, attention_mask, pixel_values)
 
     def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: Any) -> Tensor:
         """Count along the axes of images before `generate` has encoded them."""
@@ -359,7 +329,7 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
             return positions
         mask = model_kwargs.get("attention_mask")
         mask = torch.ones_like(ids) if mask is None else mask
-        return self.positions(ids, mask, model_kwargs.get("pixel_values"))
+        return self.model.positions(ids, mask, model_kwargs.get("pixel_values"))
 
     def part(self, name: str) -> list[nn.Parameter]:
         """Return the weights of "encoder", "bridge" or "language"."""
@@ -374,7 +344,7 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
         """Let the named parts be trained and freeze the others."""
         for name in ("encoder", "bridge", "language"):
             for weight in self.part(name):
-                weight.requires_grad_(name in parts)
+                weight.requires_grad_(name in parts and weight.is_floating_point())
 
     def forward(
         self,
@@ -415,5 +385,5 @@ def shaped(logits: Tensor, scale: float | None, cap: float | None) -> Tensor:
 
 AutoConfig.register(VolumeVLMConfig.model_type, VolumeVLMConfig, exist_ok=True)
 AutoModel.register(VolumeVLMConfig, VolumeVLMModel, exist_ok=True)
-AutoModelForCausalLM.register(VolumeVLMConfig, VolumeVLM, exist_ok=True)
-AutoModelForImageTextToText.register(VolumeVLMConfig, VolumeVLM, exist_ok=True)
+transformers.AutoModelForCausalLM.register(VolumeVLMConfig, VolumeVLM, exist_ok=True)
+transformers.AutoModelForImageTextToText.register(VolumeVLMConfig, VolumeVLM, exist_ok=True)

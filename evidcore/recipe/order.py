@@ -22,10 +22,8 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
     """
     name = raw.get("name")
     if isinstance(name, str) and not _NAME.fullmatch(name):
-        yield (
-            ("name",),
-            f"must be letters, digits, '_', '-' or '.', since a folder is called so, got {name!r}.",
-        )
+        text = f"must be letters, digits, '_', '-' or '.', since a folder is called so, got {name!r}."
+        yield ("name",), text
     for section in ("dataset", "task", "service"):
         tables = raw.get(section)
         for key in tables if isinstance(tables, Mapping) else ():
@@ -34,6 +32,9 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
                 yield (section, key), text
     yield from _observers(raw)
     around = RecipeContext(raw, services)
+    if around.table("model").get("load_in_4bit") and "language" not in _list(raw["model"].get("bfloat16")):
+        text = "embeddings and head lie in bfloat16, as products do. Write bfloat16 = ['language'] beside it."
+        yield ("model", "load_in_4bit"), text
     yield from _language(around)
     line, arms = around, dict[str, RecipeContext]()
     for index, table in enumerate(_tables(raw.get("stage"))):

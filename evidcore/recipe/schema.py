@@ -31,9 +31,7 @@ class DataUse:
     dataset: str
     task: str = ""  # of [task.<name>], or a component's own name; empty where a stage asks nothing
     split: Split = "train"
-    sampling_weight: Annotated[float, Gt(0), Le(1)] = (
-        1.0  # of the rows of a step, relative to the other entries
-    )
+    sampling_weight: Annotated[float, Gt(0), Le(1)] = 1.0  # of a step's rows, relative to other entries
     patient_fraction: Annotated[float, Gt(0), Le(1)] = 1.0  # fraction of the patients, picked by hash
     limit: Annotated[int, Ge(0)] = 0  # cases; 0 = all
     evaluation: str = ""  # measures the answers; empty: the one that the task names
@@ -48,6 +46,7 @@ class Model:
     bridge: Annotated[Table, Kind("bridge")]
     view: Annotated[Table, Kind("view")]
     bfloat16: tuple[Literal["encoder", "language"], ...] = ()  # frozen parts whose weights are kept so
+    load_in_4bit: bool = False  # the matrices of the language model's layers (QLoRA)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,9 +140,7 @@ class Top:
     seed: Annotated[int, Ge(0), Le(2**31 - 1)] = 0
     recipe_folder: str = ""  # where relative paths start; empty: the recipe's own folder
     observers: tuple[str, ...] = ()
-    threads: Annotated[int, Ge(0)] = (
-        0  # of PyTorch on a CPU, in each process; 0: as many as it takes by itself
-    )
+    threads: Annotated[int, Ge(0)] = 0  # of PyTorch on a CPU, in each process; 0: its own choice
     arms: bool = True  # false leaves out arms, and audits' comparison with one
     fitted: str = ""  # a folder of stages that were run before, used where nothing of them was changed
     dataset: Mapping[str, Annotated[Table, Kind("dataset")]]

@@ -13,6 +13,7 @@ from evidcore.compute.processes import pin_threads, processes
 from evidcore.compute.signals import stop_request
 from evidcore.errors import EvidError, RunError, Stopped
 from evidcore.hooks import Announcer
+from evidcore.model.parts import refuse_4bit
 from evidcore.recipe import Recipe, load, to_toml
 from evidcore.recipe.load import read_toml
 from evidcore.recipe.resolve import toml_tables
@@ -87,6 +88,7 @@ def run(
         announcer = Announcer.from_names(writers, recipe.observers if is_first else ())
         with recording_exit(folder), isolation_ended():
             check_splits(assembly)
+            refuse_4bit(recipe.model)
             for index, stage in enumerate(recipe.stages):
                 stage.check(Context(assembly, recipe.stage_name(index)))
             for _, name, reader in unfitted_readers(assembly):
@@ -126,9 +128,7 @@ def recording_exit(folder: RunFolder) -> Iterator[None]:
 def changes_since(folder: RunFolder, lock: dict[str, Any]) -> list[str]:
     """Return what of code, data and versions has changed since a run started, given the lock of today."""
     before = folder.lock()
-    return [
-        line for name in _DECIDES for line in difference(before.get(name, {}), lock.get(name, {}), f"{name}.")
-    ]
+    return [line for name in _DECIDES for line in difference(before.get(name, {}), lock[name], f"{name}.")]
 
 
 def refuse_changes(folder: RunFolder, lock: dict[str, Any], *, accept: bool = False) -> None:

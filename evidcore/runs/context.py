@@ -99,8 +99,8 @@ def current_model(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, 
                 seeing.load_from(language)
         model, processor = assemble.assemble(
             language, tokenizer, seeing, encoder_table=tables.encoder,
-            bridge_table=tables.bridge, view_table=tables.view, bfloat16=tables.bfloat16, seed=seed,
-            bank=bank, vision=assembly.vision,
+            bridge_table=tables.bridge, view_table=tables.view, bfloat16=tables.bfloat16,
+            load_in_4bit=tables.load_in_4bit, seed=seed, bank=bank, vision=assembly.vision,
         )  # fmt: skip
     if torch.cuda.is_available():
         torch.nn.Module.to(model, torch.device("cuda"))

@@ -24,7 +24,7 @@ from evidcore.data.preparation import prepare
 from evidcore.errors import EvidError, NotDownloadedError, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
-from evidcore.model.parts import adapted_layers
+from evidcore.model.parts import adapted_layers, refuse_4bit
 from evidcore.model.processor import VolumeProcessor, refuse_too_long
 from evidcore.model.template import round_trip
 from evidcore.prompts.rows import Row
@@ -211,6 +211,7 @@ def dry_run(recipe: Recipe) -> DryRun:
         processor = None if tokenizer is None else weightless_processor(assembly, tokenizer, encoder)
         if processor is not None:
             processor.context_tokens = holds
+        refuse_4bit(recipe.model)
     except EvidError as cause:
         wrong.append(str(cause))
     for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):

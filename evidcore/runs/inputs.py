@@ -32,6 +32,7 @@ from evidcore.runs.folder import difference
 
 CORE = "evidcore"
 _WITHOUT_NUMBERS = ("cli",)  # rooms of the core that change no number
+_LOCKED = ("package", "plugin", "dataset", "versions")  # tables of the lock that another is compared by
 
 
 @functools.cache
@@ -120,11 +121,7 @@ def drift(tables: Mapping[str, Any], lock: Mapping[str, Any]) -> list[str]:
             f"package.{name}: is not pinned" for name in lock["package"]
             if not is_ours(name) and name not in lock["plugin"]
         ]  # fmt: skip
-    return [
-        line
-        for name in ("package", "plugin", "dataset", "versions")
-        for line in difference(tables.get(name, {}), lock[name], f"{name}.")
-    ]
+    return [line for name in _LOCKED for line in difference(tables.get(name, {}), lock[name], f"{name}.")]
 
 
 def identity_of(component: Any, folder: Path) -> list[Any]:
@@ -283,7 +280,9 @@ def hashed_inputs(
     if "bridge" in model and recipe.features.precision != "float32":
         result["features"] = recipe.features.precision
     if rounded := [part for part in recipe.model.bfloat16 if part in model]:
-        result["model"] = {**model, "bfloat16": rounded}
+        model["bfloat16"] = rounded
+    if recipe.model.load_in_4bit and "language" in model:
+        model["load_in_4bit"] = versions(["bitsandbytes"])
     labels = {name for dataset in datasets for name in assembly.datasets[dataset].findings}
     if labels != {*assembly.phrases} and any(_may_label(offer) for offer, _ in components):
         result["findings"] = list(assembly.phrases)

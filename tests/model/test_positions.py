@@ -47,5 +47,5 @@ def test_tokens_and_images_must_agree(grids, message):
 def test_other_positions_count_tokens(small):
     mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
     assert counted(mask).tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
-    assert small.model.positions(mask, mask).tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
+    assert small.model.model.positions(mask, mask).tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
     assert not is_multimodal(small.model.config.text_config)

@@ -76,7 +76,7 @@ class Groups:
         """
         after, answers = self.after, self.answers
         shape = (-1, answers, after)
-        positions = vlm.positions(self.input_ids, self.attention_mask, self.pixel_values)
+        positions = vlm.model.positions(self.input_ids, self.attention_mask, self.pixel_values)
         packed = pack(
             self.input_ids[::answers, :-after], self.attention_mask[::answers, :-after],
             self.input_ids[:, -after:].reshape(shape), self.attention_mask[:, -after:].reshape(shape),

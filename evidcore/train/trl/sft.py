@@ -102,7 +102,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         """Return what the model is given, a row a volume, and the weights; None where rows stay apart."""
         vlm, ids, pixels = self.vlm, rows["input_ids"], rows.get("pixel_values")
         many, image = self.settings.questions_per_volume, vlm.config.image_token_id
-        packed, weights = pack_rows(rows, vlm.positions(ids, rows["attention_mask"], pixels), many)
+        packed, weights = pack_rows(rows, vlm.model.positions(ids, rows["attention_mask"], pixels), many)
         skip, labels = packed.layout.skip, packed.labels.masked_fill(weights == 0, IGNORED)
         order = (labels == IGNORED).byte().argsort(dim=1, stable=True)
         targets = order[:, : max(int((labels != IGNORED).sum(1).max()), 1)]  # the head is dear

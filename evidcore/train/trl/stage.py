@@ -316,10 +316,10 @@ def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
 
 
 def unwrap(trainer: Any, model: VolumeVLM) -> None:
-    """Leave `model` plain and trained: LoRA merged, or apart beside bfloat16; trl's forward taken off."""
+    """Leave `model` plain and trained: LoRA merged, or apart beside 16 or 4 bits; trl's forward taken off."""
     if isinstance(trainer.model, PeftModel):
         for layer in [item for item in model.modules() if isinstance(item, LoraLayer)]:
-            if layer.base_layer.weight.dtype == torch.bfloat16:
+            if layer.base_layer.weight.dtype in (torch.bfloat16, torch.uint8):
                 [(name, scaling)] = layer.scaling.items()
                 up = layer.lora_B[name].weight * scaling
                 layer.base_layer = AdaptedLinear(layer.base_layer, layer.lora_A[name].weight, up)

@@ -171,7 +171,7 @@ def test_answers_are_scored_and_taught_as_transformers_does_it(made, stock, case
     mask = (ids != pad).long()
     handles = [processor.image_processor.handle(crop) for item in encoded for crop in item.crops]
     pixels = torch.tensor(handles)[:, None]
-    packed = pack(ids, mask, written, torch.ones_like(written), model.positions(ids, mask, pixels))
+    packed = pack(ids, mask, written, torch.ones_like(written), model.model.positions(ids, mask, pixels))
     scores = answer_log_probs(model, packed, pixels)
     expected = torch.zeros_like(scores)
     for row, item in enumerate(encoded):
