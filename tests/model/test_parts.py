@@ -1,9 +1,15 @@
-"""Frozen weights in bfloat16: their products are autocast's, and what adapters learn is not rounded."""
+"""Frozen weights in 16 and 4 bits: their products are autocast's, and what adapters learn is not rounded."""
 
+import copy
+import sys
+
+import pytest
 import torch
 from torch import nn
+from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
-from evidcore.model.parts import AdaptedLinear, keep_in_bfloat16
+from evidcore.errors import RecipeError
+from evidcore.model.parts import AdaptedLinear, keep_in_bfloat16, quantise, unpacked
 
 
 def test_matrices_are_rounded_and_vectors_are_not():
@@ -34,3 +40,67 @@ def test_what_adapters_learn_adds_up_without_being_rounded():
     torch.testing.assert_close(adapted.double()(given), wanted, rtol=0, atol=1e-6)
     is_lost = merged.bfloat16() == layer.weight  # where the sum would be rounded
     assert is_lost.double().mean() > 0.8
+
+
+def needs_bitsandbytes():
+    pytest.importorskip("bitsandbytes", reason="pip install 'evidcore[quantization]'")
+
+
+@pytest.mark.slow
+def test_4_bits_are_those_of_transformers_and_embeddings_and_head_have_none(tmp_path):
+    needs_bitsandbytes()
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 50}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2))
+    keep_in_bfloat16("language", model)
+    model.save_pretrained(tmp_path)
+    kept = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+    )
+    theirs = LlamaForCausalLM.from_pretrained(
+        tmp_path, quantization_config=kept, device_map="cpu", dtype="auto"
+    )
+    quantise(model.model)
+    packed, expected = (
+        {name: weight.data for name, weight in one.named_parameters() if weight.dtype == torch.uint8}
+        for one in (model, theirs)
+    )
+    assert len(packed) == 2 * 7  # attention's four and the MLP's three: neither embeddings nor head
+    assert packed.keys() == expected.keys()
+    assert all(torch.equal(bits, expected[name]) for name, bits in packed.items())
+    ids = torch.arange(12).reshape(2, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model(ids).logits, theirs.train()(ids).logits)
+
+
+@pytest.mark.slow
+def test_products_gradients_and_state_are_those_of_the_matrices_that_4_bits_stand_for():
+    needs_bitsandbytes()
+    torch.manual_seed(0)
+    part = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 96, bias=False), nn.Linear(96, 8)).bfloat16()
+    part[0].weight.data[0] = 0
+    part[1] = AdaptedLinear(part[1], torch.randn(2, 128), torch.randn(96, 2))
+    plain, whole = copy.deepcopy(part), part[0].weight.detach().clone()
+    quantise(part)
+    assert [layer.weight.dtype for layer in part] == [torch.uint8, torch.uint8, torch.bfloat16]
+    plain.load_state_dict(unpacked(part))
+    assert 0.05 < (plain[0].weight - whole).norm() / whole.norm() < 0.12
+    again = copy.deepcopy(plain)
+    quantise(again)
+    for name, weight in part.named_parameters():
+        assert torch.equal(again.get_parameter(name), weight), name
+    given = torch.randn(3, 64, requires_grad=True)
+    result = []
+    for one in (part, plain):
+        with torch.autocast("cpu", torch.bfloat16):
+            product = one(given)
+        result.append([product, *torch.autograd.grad(product.sum(), given)])
+    assert all(map(torch.equal, *result))
+
+
+def test_4_bits_are_refused_by_name_where_bitsandbytes_cannot_be_imported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # Python then refuses to import it
+    with pytest.raises(
+        RecipeError, match=r"load_in_4bit: bitsandbytes cannot be imported .*\[quantization\]"
+    ):
+        quantise(nn.Sequential(nn.Linear(64, 4)))

@@ -1,4 +1,4 @@
-"""A stage over weights that `model.bfloat16` keeps so: losses, gradients, checkpoints and later stages."""
+"""A stage over weights in bfloat16, and in 4 bits: losses, gradients, checkpoints and later stages."""
 
 import json
 
@@ -25,12 +25,21 @@ def teach(bench, name, model, *, heard=None, resume=False, **changed):
 
 
 def frozen(model):
-    """The weights in bfloat16, by name."""
+    """The weights in bfloat16 or 4 bits, by name."""
     return {
         name: weight.detach().clone()
         for name, weight in model.named_parameters()
-        if weight.dtype == torch.bfloat16
+        if weight.dtype in (torch.bfloat16, torch.uint8)
     }
+
+
+@pytest.fixture(params=[16, 4])
+def qwen(request, bench, tmp_path):
+    """Return a function that gives a fresh model with frozen weights, always the same one."""
+    if request.param == 4:
+        pytest.importorskip("bitsandbytes", reason="pip install 'evidcore[quantization]'")
+    bits = {"bfloat16": BOTH, "load_in_4bit": request.param == 4}
+    return lambda: bench.qwen(tmp_path / "published", "qwen2_5_vl", **bits)
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
@@ -80,10 +89,12 @@ def test_losses_and_adapters_are_near_those_of_float32(bench, tmp_path, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [("language",), BOTH])
-def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, tmp_path, parts):
+def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, qwen, parts):
     train = ("bridge", *parts)
-    model = bench.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
+    model = qwen()
     start = frozen(model[0])
+    is_packed = [weight.dtype == torch.uint8 for name, weight in start.items() if "language_model" in name]
+    assert sum(is_packed) == (3 * 6 if model[0].config.load_in_4bit else 0)  # rows of 96 numbers are not
     teach(bench, "first", model, steps=2, train=train, lora=Lora(rank=2, alpha=4.0, parts=parts))
     trained = model[0]
     assert all(torch.equal(weight, start[name]) for name, weight in frozen(trained).items())
@@ -111,27 +122,29 @@ def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, tmp_path,
 
 
 @pytest.mark.slow
-def test_what_is_measured_computes_as_what_was_trained(bench, tmp_path):
-    """Answers are scored as in the last step of training, without a word of which type products have."""
-    model = bench.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
+def test_what_is_measured_computes_as_what_was_trained(bench, qwen):
+    """Answers are scored as in the last step of training, without a word of which type products have.
+
+    What 4 bits were trained on is also what their checkpoint says in bfloat16.
+    """
+    model = qwen()
     teach(bench, "run", model, steps=2, pixel_check_every_steps=1)  # and its pixels are proven to count
     prompts = [bench.source()[index].prompt for index in range(3)]
     texts = [["left", "right side"]] * 3
-    result = [
-        VLMPolicy(*pair).log_likelihoods(prompts, texts)
-        for pair in (model, assemble.load(bench.folder / "run"))
-    ]
-    assert result[0] == result[1]
+    loaded, config = assemble.load(bench.folder / "run"), bench.folder / "run" / "config.json"
+    assert loaded[0].config.load_in_4bit == model[0].config.load_in_4bit
+    config.write_text(json.dumps({**json.loads(config.read_text()), "load_in_4bit": False}))
+    policies = [VLMPolicy(*pair) for pair in (model, loaded, assemble.load(bench.folder / "run"))]
+    result = [policy.log_likelihoods(prompts, texts) for policy in policies]
+    assert result[0] == result[1] == result[2]
     assert VLMPolicy(*model).generate(prompts, max_new_tokens=4)
 
 
 @pytest.mark.slow
-def test_a_resumed_stage_is_the_uninterrupted_one_bit_for_bit(bench, tmp_path):
+def test_a_resumed_stage_is_the_uninterrupted_one_bit_for_bit(bench, qwen):
     for name, changed in [("adapters", {}), ("bridge", {"train": ("bridge",), "lora": None})]:
         changed = {"steps": 4, "save_every_steps": 2, **changed}
-        whole, cut, rest = (
-            bench.qwen(tmp_path / f"{name}{number}", "qwen2_5_vl", bfloat16=BOTH) for number in range(3)
-        )
+        whole, cut, rest = qwen(), qwen(), qwen()
         teach(bench, f"whole-{name}", whole, **changed)
         with pytest.raises(bench.Stopped):
             teach(bench, f"cut-{name}", cut, heard=bench.stopping(3), **changed)
