@@ -1,14 +1,14 @@
 """A recipe with a vision-language model of published size, on one GPU: seconds and memory of its stages.
 
-python benchmarks/gpu_vlm.py [--id Qwen/Qwen3-VL-4B-Instruct] [--bfloat16] [--plan]     one GPU
+python benchmarks/gpu_vlm.py [--id Qwen/Qwen3-VL-4B-Instruct] [--bfloat16 | --4bit] [--plan]     one GPU
 
 A transformers folder is written in the model's published shape, weights random, in bfloat16; it is read as a
 user's. The recipe is recipes/paper/emrl.toml's in little: 64 slices of 256 pixels, so 4,096 visual tokens;
 adapters of rank 128; SFT, evaluation, GRPO, evaluation and audit, of few steps over generated scans. Answers
 are noise, and are paid by a hash of their text, so that no group is left out. Printed are a stage's seconds
 and the most that torch's allocator had in use, beside `evid plan`'s. `--bfloat16` keeps in it what no stage
-trains. `--plan` prints what is planned and runs nothing; `--quick --device cpu` shrinks the model, to see
-that it runs.
+trains, `--4bit` the language model's layers in 4 bits besides. `--plan` prints what is planned and runs
+nothing; `--quick --device cpu` shrinks the model, to see that it runs.
 """
 
 import argparse
@@ -43,6 +43,7 @@ use = "report"
 
 [model]
 bfloat16 = {bfloat16}
+load_in_4bit = {in_4bit}
 language = {{ {language} }}
 view = {{ use = "slices", slices = {slices} }}
 
@@ -181,6 +182,7 @@ def main() -> None:
     options.add_argument("--id", default="Qwen/Qwen3-VL-4B-Instruct")
     options.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options.add_argument("--bfloat16", action="store_true")
+    options.add_argument("--4bit", action="store_true", dest="in_4bit")
     options.add_argument("--plan", action="store_true")
     options.add_argument("--quick", action="store_true")
     given = options.parse_args()
@@ -207,8 +209,9 @@ def main() -> None:
             began_s = time.perf_counter()
             write_model(scratch / "model", given.id, given.device, given.quick)
             print(f"{given.id}: written in {time.perf_counter() - began_s:.0f} s", flush=True)
-        kept = '["encoder", "language"]' if given.bfloat16 else "[]"
-        text = RECIPE.format(language=language, cases=16, bfloat16=kept, **sizes)
+        kept = '["encoder", "language"]' if given.bfloat16 or given.in_4bit else "[]"
+        in_4bit = str(given.in_4bit).lower()
+        text = RECIPE.format(language=language, cases=16, bfloat16=kept, in_4bit=in_4bit, **sizes)
         (scratch / "recipe.toml").write_text(text, encoding="utf-8")
         recipe = load(scratch / "recipe.toml")
         needed = {item.stage: item.memory for item in plan(recipe, scratch / "runs").stages}

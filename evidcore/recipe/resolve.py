@@ -22,8 +22,8 @@ def to_toml(recipe: schema.Recipe) -> str:
     for section, tables in named.items():
         for name, table in tables.items():
             out += ["", f"[{section}.{toml_key(name)}]", *_entries(recipe, (section, name), table)]
-    kept = {"bfloat16": list(recipe.model.bfloat16), "load_in_4bit": recipe.model.load_in_4bit}
-    out += ["", "[model]", *_entries(recipe, ("model",), kept)]
+    plain = {"bfloat16": list(recipe.model.bfloat16), "load_in_4bit": recipe.model.load_in_4bit}
+    out += ["", "[model]", *_entries(recipe, ("model",), plain)]
     for part in ("language", "encoder", "bridge", "view"):
         out += ["", f"[model.{part}]", *_entries(recipe, ("model", part), getattr(recipe.model, part))]
     out += ["", "[features]", *_entries(recipe, ("features",), dataclasses.asdict(recipe.features))]

@@ -26,7 +26,7 @@ from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 from evidcore.errors import RunError
 from evidcore.model import assemble
 from evidcore.model.language import Pretrained
-from evidcore.model.parts import AdaptedLinear
+from evidcore.model.parts import AdaptedLinear, unpacked
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
 from evidcore.registry import factory
@@ -251,15 +251,22 @@ def taken_apart(folder, size, **given):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "size"), [("qwen2_5_vl", 112), ("qwen3_vl", 96)])
-def test_weights_in_bfloat16_are_widened_and_merged_with_what_adapters_learnt(kind, size, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "size", "bits"), [("qwen2_5_vl", 112, 16), ("qwen3_vl", 96, 16), ("qwen3_vl", 96, 4)]
+)
+def test_weights_in_16_or_4_bits_are_widened_and_merged_with_what_adapters_learnt(kind, size, bits, tmp_path):
+    if bits == 4:
+        pytest.importorskip("bitsandbytes", reason="pip install 'evidcore[quantization]'")
     tiny_vision_language(tmp_path / "stock", kind)
-    model, processor = taken_apart(tmp_path / "stock", size, bfloat16=("encoder", "language"))
+    lie = {"bfloat16": ("encoder", "language"), "load_in_4bit": bits == 4}
+    model, processor = taken_apart(tmp_path / "stock", size, **lie)
     layers = model.model.language_model.layers
     projection = layers[0].self_attn.q_proj
     torch.manual_seed(0)
     down, up = torch.randn(2, projection.in_features), torch.randn(projection.out_features, 2) * 1e-4
-    wanted = projection.weight.float() + up @ down
+    assert projection.weight.dtype == {16: torch.bfloat16, 4: torch.uint8}[bits]
+    whole = unpacked(model)["model.language_model.layers.0.self_attn.q_proj.weight"]
+    wanted = whole.float() + up @ down
     for layer in model.model.language_model.modules():
         for name, linear in list(layer.named_children()):
             if isinstance(linear, torch.nn.Linear):
@@ -279,7 +286,7 @@ def test_weights_in_bfloat16_are_widened_and_merged_with_what_adapters_learnt(ki
     again = AutoModelForImageTextToText.from_pretrained(tmp_path / "exported")
     assert {weight.dtype for weight in again.parameters()} == {torch.float32}
     assert torch.equal(again.model.language_model.layers[0].self_attn.q_proj.weight, wanted)
-    assert again.config.bfloat16 is None
+    assert (again.config.bfloat16, again.config.load_in_4bit) == (None, False)
     assert not [name for name in again.state_dict() if name.endswith((".down", ".up"))]
 
 

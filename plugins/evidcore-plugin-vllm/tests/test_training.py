@@ -15,6 +15,7 @@ from evidcore.builtin.rewards import Random
 from evidcore.builtin.rollouts import Plain
 from evidcore.contracts.stage import NullSink
 from evidcore.errors import RunError
+from evidcore.model import parts
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
@@ -37,8 +38,10 @@ class Heard(NullSink):
 def train(language_folder, cases, engine, tmp_path):
     """Return a function that takes two steps with answers of a server."""
 
-    def run(server, train=("bridge", "language"), **changed):
+    def run(server, train=("bridge", "language"), is_packed=False, **changed):
         model, processor = tiny_vlm(language_folder, sharpness=3.0)
+        if is_packed:
+            pack(model)
         task = factory.build("task", {"use": "choice", "think": False}, given={}, where="test")
         view = factory.build("view", {"use": "volume"}, given={}, where="test")
         source = PromptSource([PromptSet(name="choice", task=task, view=view, cases=cases)], seed=1)
@@ -62,6 +65,14 @@ def served(volume_model, tmp_path):
     """Lay down the model that training starts from, as it is served."""
     weights.write_whole(*volume_model[:2], tmp_path / "weights", "embeddings")
     return tmp_path / "weights"
+
+
+def pack(model):
+    """Let a model lie as `load_in_4bit` has it."""
+    model.config.bfloat16, model.config.load_in_4bit = ["language"], True
+    for module in model.modules_of("language"):
+        parts.keep_in_bfloat16("language", module)
+    parts.quantise(model.model.language_model)
 
 
 def paths(server):
@@ -99,6 +110,18 @@ def test_an_adapter_is_loaded_before_each_step_and_the_one_before_let_go(train, 
     moved = load_file(folder / "adapter_model.safetensors")
     assert "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight" in moved
     assert any(value.abs().max() > 0 for name, value in moved.items() if "lora_B" in name)  # it has learnt
+
+
+@pytest.mark.slow
+def test_beneath_adapters_a_server_has_the_matrices_that_4_bits_stand_for(train, volume_model, tmp_path):
+    pytest.importorskip("bitsandbytes", reason="pip install 'evidcore[quantization]'")
+    model, processor, _ = volume_model
+    pack(model)
+    weights.write_whole(model, processor, tmp_path / "weights", "embeddings")
+    changed = {"lora": Lora(rank=2, alpha=64.0), "trl": {"bf16": True}, "is_packed": True}
+    with protocol_server(tmp_path / "weights", dev_mode=False) as server:
+        _, steps = train(server, **changed)
+    assert all(step["sampling_difference"] < 0.05 for step in steps)  # of products in bfloat16 and float32
 
 
 def test_a_server_without_adapters_is_refused(train, served):

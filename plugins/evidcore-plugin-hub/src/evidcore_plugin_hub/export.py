@@ -17,8 +17,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor,
 
 from evidcore.api import Encoder, find
 from evidcore.errors import RunError
-from evidcore.model import assemble
-from evidcore.model.parts import AdaptedLinear
+from evidcore.model import assemble, parts
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe import Recipe, load
@@ -74,16 +73,16 @@ def export_run(run: str | os.PathLike[str], target: Path, form: Form = "transfor
 
 
 def in_full(model: VolumeVLM) -> dict[str, Tensor]:
-    """Return a model's weights in float32, merged with what adapters have learnt beside those in bfloat16.
+    """Return a model's weights in float32, merged with what adapters have learnt beside those in fewer bits.
 
-    Those that are widened lie on the CPU.
+    Of 4 bits they are what these stand for. Those that are widened lie on the CPU.
     """
     result = {
         name: weight.cpu().float() if weight.dtype == torch.bfloat16 else weight
-        for name, weight in model.state_dict().items()
+        for name, weight in parts.unpacked(model).items()
     }
     for name, layer in model.named_modules():
-        if isinstance(layer, AdaptedLinear):
+        if isinstance(layer, parts.AdaptedLinear):
             learnt = result.pop(f"{name}.up").cpu() @ result.pop(f"{name}.down").cpu()
             result[f"{name}.weight"] = result[f"{name}.weight"] + learnt
     return result
@@ -95,12 +94,13 @@ def widen(model: VolumeVLM) -> None:
         return
     weights = in_full(model)
     for name, layer in list(model.named_modules()):
-        if isinstance(layer, AdaptedLinear):
+        if isinstance(layer, parts.FrozenLinear):
             plain = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
             model.set_submodule(name, plain)
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
     model.config.bfloat16 = model.config.adapters = None
+    model.config.load_in_4bit = False
 
 
 def as_published(model: VolumeVLM, processor: VolumeProcessor) -> PreTrainedModel:

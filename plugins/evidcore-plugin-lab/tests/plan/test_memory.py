@@ -197,6 +197,17 @@ def test_frozen_weights_in_bfloat16_take_half_and_are_cast_no_more():
     assert training(TEXT, seen, trained, BATCH, "bfloat16", samples=True).casts == plain.casts
 
 
+def test_4_bits_take_half_a_byte_and_their_scales_and_a_product_unpacks_one_matrix():
+    trained = Trained(parameters=100, is_language=True, is_adapted=True)
+    rounded = dataclasses.replace(WHOLE, in_bfloat16=900, is_language_rounded=True)
+    packed = dataclasses.replace(rounded, in_4bit=640)
+    results = [training(TEXT, item, trained, BATCH, "bfloat16", samples=True) for item in (rounded, packed)]
+    assert results[1].weights == 4 * 100 + 2 * 260 + 640 // 2 + 4 * 640 // 64
+    largest = 2 * 128 * 344
+    assert results[1].casts == answering(TEXT, packed, BATCH, "bfloat16").casts == largest
+    assert results[1].peak - results[0].peak == largest - (2 * 640 - 320 - 40)
+
+
 def test_processes_that_share_nothing_hold_gradients_once_more():
     alone = training(TEXT, WHOLE, Trained(parameters=100), BATCH, "float32")
     result = training(TEXT, WHOLE, Trained(parameters=100), BATCH, "float32", processes=4)

@@ -16,14 +16,16 @@ CUDA's context (about 0.5 GB) or an allocator's gaps. With
             n where sampled answers are scored without sharing prompts
     a       bytes of a number in matrix products: 4 in float32, 2 in bfloat16
     B, K    parameters that `model.bfloat16` keeps so, and of adapters that earlier stages left beside them
+    Q       of B, those that lie in 4 bits: `model.load_in_4bit`
 
 and weights in float32, as both trainers keep them (bfloat16 is autocast around them), but for B:
 
-    weights      4 (P + K) - 2 B
+    weights      4 (P + K) - 2 B - 23/16 Q: 4 bits, and for 64 numbers a scale in float32
     reference    4 x the parts that are trained: its copy, where beta > 0 or rows are replayed, without LoRA
     gradients    4 T
     optimizer    8 T for AdamW; Muon keeps 4 for each number of a matrix
-    casts        bfloat16 only: 2 M, the layers' matrices as products read them; none where they lie so. Kept
+    casts        bfloat16 only: 2 M, the layers' matrices as products read them; none where they lie so, and
+                 the largest one where they lie in 4 bits, which are unpacked for each product. Kept
                  for the backward pass; with checkpointed activations and matrices that are frozen (LoRA's
                  base too), those of one layer: autocast keeps a cast only of a weight that is trained.
                  While answers are sampled the head's too, and in evaluations one matrix or the head alone
@@ -145,13 +147,19 @@ class Weights:
 
     parameters: int
     in_bfloat16: int = 0  # of these
+    in_4bit: int = 0  # of those in bfloat16
     adapters: int = 0  # that earlier stages left beside those in bfloat16
     is_language_rounded: bool = False  # its matrices are among those in bfloat16
 
     @property
     def size_bytes(self) -> int:
         """Return their bytes."""
-        return FLOAT * (self.parameters + self.adapters) - (FLOAT - 2) * self.in_bfloat16
+        in_float32 = FLOAT * (self.parameters + self.adapters)
+        return in_float32 - (FLOAT - 2) * self.in_bfloat16 - self.in_4bit * 23 // 16
+
+    def unpacked_bytes(self, text: TextShape) -> int:
+        """Return the bytes of the largest matrix in 4 bits as a product reads it: in bfloat16."""
+        return 2 * max(before * after for before, after in text.matrices()) if self.in_4bit else 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,7 +208,7 @@ def training(
     keeps_casts = trained.is_language and not trained.is_adapted
     cast_layers = 1 if is_checkpointed and not keeps_casts else text.layers
     is_cast = precision == "bfloat16" and not whole.is_language_rounded
-    casts = 2 * text.layer_matrices * cast_layers if is_cast else 0
+    casts = 2 * text.layer_matrices * cast_layers if is_cast else whole.unpacked_bytes(text)
     layers = functools.partial(
         kept_for_backward, text, precision=precision, is_trained=trained.is_language,
         is_checkpointed=is_checkpointed,
@@ -223,7 +231,7 @@ def training(
     forward = casts + a_layer_whole + activations + replay + head
     update = gradients + forward if batch.passes > 1 else max(gradients, forward)
     sampled, sampling = sampling_bytes(text, batch, precision, whole, shown_bytes) if samples else ({}, 0)
-    sampling_casts = gathered
+    sampling_casts = gathered or whole.unpacked_bytes(text)
     if shards == 1 and is_cast:  # those of what is trained are kept, the head's among them
         sampling_casts = casts + 2 * text.vocabulary * text.width if keeps_casts else passing_cast(text)
     peak = at_rest + max(update, sampling_casts + sampling, encoding_bytes)
@@ -245,7 +253,7 @@ def answering(
 ) -> Memory:
     """Return what an `evaluate` or `audit` stage needs: it computes as who trained the model samples."""
     is_cast = precision == "bfloat16" and not whole.is_language_rounded
-    casts = passing_cast(text) if is_cast else 0  # nothing is trained, so none is kept
+    casts = passing_cast(text) if is_cast else whole.unpacked_bytes(text)  # none is kept: nothing is trained
     sampled, sampling = sampling_bytes(text, batch, precision, whole, shown_bytes)
     peak = whole.size_bytes + max(casts + sampling, encoding_bytes)
     return Memory(weights=whole.size_bytes, casts=casts, encoding=encoding_bytes, peak=peak, **sampled)

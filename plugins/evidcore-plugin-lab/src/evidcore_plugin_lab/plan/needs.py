@@ -37,7 +37,7 @@ def memory(
         return None
     whole = Weights(
         parameters=parameters, in_bfloat16=sum(made.in_bfloat16.values()),
-        adapters=sum(made.adapters(work.lora) or 0 for work in earlier),
+        in_4bit=made.in_4bit, adapters=sum(made.adapters(work.lora) or 0 for work in earlier),
         is_language_rounded="language" in made.in_bfloat16,
     )  # fmt: skip
     precisions = PRECISIONS[1:] if made.in_bfloat16 else PRECISIONS  # multiplied as they lie
@@ -145,7 +145,8 @@ def state_bytes(made: Shapes, load: Workload) -> int | None:
     if trained is None or whole is None:
         return None
     rounded = sum(made.in_bfloat16.values()) if uses_whole_model(load) else 0
-    return 4 * (whole + 3 * trained) - 2 * rounded
+    weights = formula.Weights(parameters=whole, in_bfloat16=rounded, in_4bit=made.in_4bit if rounded else 0)
+    return weights.size_bytes + 4 * 3 * trained
 
 
 def earlier_adapters(recipe: Recipe) -> list[list[Workload]]:

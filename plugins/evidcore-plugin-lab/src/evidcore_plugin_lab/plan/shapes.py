@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evidcore.contracts import Grid
-from evidcore.model.parts import keep_in_bfloat16
+from evidcore.model import parts
 from evidcore.model.processor import VolumeProcessor
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import weightless_processor
@@ -60,6 +60,7 @@ class Shapes(Parts):
     """A model on the meta device, with what a plan asks of it."""
 
     in_bfloat16: Mapping[str, int]  # of a part's parameters, where the recipe keeps it so
+    in_4bit: int = 0  # of these
     processor: VolumeProcessor | None = None  # writes the prompts; None where the tokenizer is not here
 
     @functools.cached_property
@@ -80,12 +81,13 @@ class Shapes(Parts):
 
 def shapes(assembly: Assembly) -> Shapes:
     """Build a recipe's model without weights. A counted vocabulary needs the data."""
-    parts = meta_parts(assembly)
-    by_name = {"encoder": parts.encoder, "bridge": parts.bridge, "language": parts.language}
-    rounded: tuple[str, ...] = assembly.recipe.model.bfloat16
+    made, model = meta_parts(assembly), assembly.recipe.model
+    by_name = {"encoder": made.encoder, "bridge": made.bridge, "language": made.language}
+    packed = parts.packable(made.language[:1]).values() if model.load_in_4bit else ()  # the head is whole
     tokenizer = assembly.language.tokenizer(assembly.corpus)
     return Shapes(
-        **{item.name: getattr(parts, item.name) for item in dataclasses.fields(parts)},
-        in_bfloat16={part: keep_in_bfloat16(part, by_name[part]) for part in rounded},
-        processor=None if tokenizer is None else weightless_processor(assembly, tokenizer, parts.encoder),
+        **{item.name: getattr(made, item.name) for item in dataclasses.fields(made)},
+        in_bfloat16={part: parts.keep_in_bfloat16(part, by_name[part]) for part in model.bfloat16},
+        in_4bit=sum(layer.weight.numel() for layer in packed),
+        processor=None if tokenizer is None else weightless_processor(assembly, tokenizer, made.encoder),
     )
