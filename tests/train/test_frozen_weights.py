@@ -111,7 +111,7 @@ def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, qwen, par
     ranks = json.loads((bench.folder / "first" / "config.json").read_text())["adapters"]
     assert {*ranks.values()} == {2}
     lora, trl = Lora(rank=3, parts=parts), {"bf16": True, "beta": 0.1}
-    changed = {"train": train, "lora": lora, "trl": trl, "pixel_check_every_steps": 0}
+    changed = {"train": train, "lora": lora, "trl": trl, "pixel_check_every_steps": 1}
     bench.grpo(model=loaded, heard=(heard := bench.heard()), folder="second", **changed)
     assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # its reference is the first stage's model
     layers = [item for item in loaded[0].modules() if isinstance(item, AdaptedLinear)]
