@@ -1,6 +1,7 @@
 """Two statements of one thing: each contradiction is planted among sound ones, and both are quoted."""
 
 import csv
+import dataclasses
 import re
 import tomllib
 from pathlib import Path
@@ -33,6 +34,26 @@ def test_a_label_is_compared_with_the_plain_sentences_of_its_report(report, labe
     if said:
         assert f"label {label!r} says {state}" in faults[0].text
         assert said in faults[0].text
+
+
+class Counted(str):
+    """A text that counts the characters that are copied of it."""
+
+    copied = 0
+
+    def __getitem__(self, key):
+        Counted.copied += len(piece := super().__getitem__(key))
+        return piece
+
+
+def test_reading_a_report_grows_as_the_report_does():
+    def copied(count):
+        before, report = Counted.copied, Report(text=Counted("Findings\nNo effusion.\n" * count))
+        item = dataclasses.replace(case(1, "", {"effusion": "present"}), report=report)
+        assert len(list(unlike_report(item))) == 1
+        return Counted.copied - before
+
+    assert copied(200) <= 2.1 * copied(100)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from evidcore_plugin_reports.labelers import NegationRules, Phrases, _lexicon, _
 from evidcore_plugin_reports.sentences import labelled, sentences
 from evidcore_testing.checks_text import check_labeler
 
-from evidcore.api import Finding
+from evidcore.api import Finding, Span
 
 LABELERS = [Phrases(), NegationRules()]
 BOTH = pytest.mark.parametrize("labeler", LABELERS, ids=["phrases", "negation-rules"])
@@ -69,6 +69,31 @@ def test_sentences_are_labelled_by_what_is_found_in_them():
         ("The bones are intact.", "other"),
         ("Possible consolidation.", "abnormal"),
     ]
+
+
+class Place(int):
+    """A place in a text that counts with how many others it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other):
+        Place.compared += 1
+        return int(self) < other
+
+    def __gt__(self, other):
+        Place.compared += 1
+        return int(self) > other
+
+
+def test_labelling_sentences_grows_as_the_text_does():
+    def compared(count):
+        spans = [Span(start=Place(9 * i), end=Place(9 * i + 7), label="") for i in range(count)]
+        mentions = [Finding(name="nodule", span=span) for span in spans]
+        before = Place.compared
+        assert [span.label for span in labelled("Nodules. " * count, lambda _: mentions)] == ["abnormal"] * count
+        return Place.compared - before
+
+    assert compared(2000) <= 2.5 * compared(1000)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,11 @@ def claims(case: Case, names: set[str]) -> dict[str, Claim]:
     """Return what a case's report says of each finding that it speaks of in plain sentences."""
     text = case.report.text if case.report else ""
     labeler, plain = Phrases(findings=tuple(sorted(names))), dict[str, Claim]()
+    asks, read = False, 0  # is the last heading that of a question, and up to where headings were read
     for number, stretch in enumerate(sentences(text) if names else (), 1):
+        for heading in _HEADING.finditer(text, read, stretch.start):
+            asks = bool(heading[1])
+        read = stretch.start
         sentence = text[stretch.start : stretch.end]
         mentions = labeler(sentence)
         if len(mentions) != 1 or (span := mentions[0].span) is None or not sentence.endswith("."):
@@ -70,7 +74,7 @@ def claims(case: Case, names: set[str]) -> dict[str, Claim]:
         claim = Claim(mentions[0].state, mentions[0].side, number)
         is_partial = claim.state == "absent" and claim.side in ("left", "right")
         is_plain = _PLAIN.fullmatch(f"{sentence[: span.start]} {sentence[span.end : -1]}".lower())
-        if is_plain and not is_partial and not any(_HEADING.findall(text[: stretch.start])[-1:]):
+        if is_plain and not is_partial and not asks:
             plain.setdefault(mentions[0].name, claim)
     for name, claim in tuple(plain.items()):
         every = NegationRules(findings=(name,))(text)  # in other words too

@@ -1,5 +1,6 @@
 """Sentences of a text, which of them are abnormal, and its words as metrics of word overlap count them."""
 
+import bisect
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,12 +62,14 @@ def labelled(text: str, labeler: Labeler) -> Iterator[Span]:
     A sentence in which anything is present or uncertain is abnormal; one whose findings are all absent is
     normal.
     """
-    result = [item for item in labeler(text) if item.span is not None]
-    for stretch in sentences(text):
-        states = {
-            item.state
-            for item in result
-            if item.span is not None and stretch.start < item.span.end and item.span.start < stretch.end
-        }
-        label = "other" if not states else "normal" if states == {"absent"} else "abnormal"
+    stretches = [*sentences(text)]
+    states: list[set[str]] = [set() for _ in stretches]
+    for item in labeler(text):
+        if item.span is not None:
+            first = bisect.bisect_right(stretches, item.span.start, key=lambda stretch: stretch.end)
+            last = bisect.bisect_left(stretches, item.span.end, key=lambda stretch: stretch.start)
+            for stated in states[first:last]:
+                stated.add(item.state)
+    for stretch, stated in zip(stretches, states, strict=True):
+        label = "other" if not stated else "normal" if stated == {"absent"} else "abnormal"
         yield Span(start=stretch.start, end=stretch.end, label=label)
