@@ -17,7 +17,7 @@ from evidcore.cache import Cache, CachedArray, CorruptEntry
 from evidcore.case import VolumeRef
 from evidcore.data.content import volume_key
 from evidcore.data.grid import Array, Geometry, Volume
-from evidcore.data.reading import opened, read
+from evidcore.data.reading import opened, read, volume_from
 from evidcore.errors import DataError
 
 LEAST_BYTES = 1 << 20  # smaller volumes are read as fast as they are looked up
@@ -84,9 +84,7 @@ class CachedVolume:
 
     def volume(self) -> Volume:
         """Return all of it."""
-        array = self._sound(0, self.geometry.shape_zyx[0])
-        source = opened(self.ref)[1].source
-        return Volume(array=array, geometry=self.geometry, intensity=self.ref.intensity, source=source)
+        return volume_from(self._sound(0, self.geometry.shape_zyx[0]), self.ref, *opened(self.ref))
 
     def _sound(self, start: int, stop: int) -> Array:
         """Return slices; make a damaged entry again."""

@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from evidcore.cache import Cache, key_of
+from evidcore.cache import Cache, cache_folder, key_of
 from evidcore.case import Crop, VolumeRef
 from evidcore.data.encoder_input import EncoderInput, Grid
 from evidcore.data.files import files_of, format_of, reader_mark
@@ -28,7 +28,9 @@ def file_hash(path: str | os.PathLike[str]) -> str:
         facts = os.stat(place)
     except OSError as cause:
         raise unreadable(path, cause) from cause
-    identity = (place, facts.st_mtime_ns, facts.st_size)
+    # whoever writes into a file may keep its time, not that of its inode; the cache's are touched alone
+    is_entry = place.startswith(f"{os.path.realpath(cache_folder())}{os.sep}")
+    identity = (place, facts.st_mtime_ns if is_entry else facts.st_ctime_ns, facts.st_size)
     if identity not in _known:
         is_small = facts.st_size < REMEMBERED_BYTES
         _known[identity] = (

@@ -41,7 +41,14 @@ def render(crop: Crop, region: Array, geometry: Geometry) -> Rendering:
         return Rendering(region, spacing, None)
     if drawing.kind in ("slices", "tiles"):
         chosen = _chosen(crop, drawing, region)
-        return Rendering(_tiled(chosen, drawing.columns) if drawing.columns else chosen, spacing, None)
+        if drawing.columns:  # row by row in one picture, (1, y, x)
+            count, height, width = chosen.shape
+            rows, columns = -(-count // drawing.columns), drawing.columns
+            tiles = np.full((rows * columns, height, width), chosen.min(), chosen.dtype)
+            tiles[:count] = chosen
+            square = tiles.reshape(rows, columns, height, width).transpose(0, 2, 1, 3)
+            chosen = square.reshape(1, rows * height, columns * width)
+        return Rendering(chosen, spacing, None)
     axis, window = AXES[drawing.axis], None
     if drawing.kind == "attenuation":
         if crop.volume.intensity != "hu":
@@ -80,13 +87,3 @@ def _chosen(crop: Crop, drawing: Drawing, region: Array) -> Array:
                 f"{first + len(region) - 1}. Draw slices that are there."
             )
     return region[places]
-
-
-def _tiled(slices: Array, columns: int) -> Array:
-    """Return slices, (z, y, x), row by row in one picture, (1, y, x)."""
-    count, height, width = slices.shape
-    rows = -(-count // columns)
-    tiles = np.full((rows * columns, height, width), slices.min(), slices.dtype)
-    tiles[:count] = slices
-    square = tiles.reshape(rows, columns, height, width)
-    return square.transpose(0, 2, 1, 3).reshape(1, rows * height, columns * width)

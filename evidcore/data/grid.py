@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ class Volume:
     geometry: Geometry
     intensity: Intensity
     source: Source | None = None  # None: the file states `geometry` itself
+    patient: Mapping[str, str] = dataclasses.field(default_factory=dict)  # as `Stored` has it
 
     @property
     def file_geometry(self) -> Geometry:

@@ -50,23 +50,20 @@ class Picture(Format):
         )
 
     def mask(self, ref: MaskRef, like: Volume) -> Mask:
-        """Return the voxels of a label of a PNG in greys."""
-        return label_mask(_open_labels(ref.path), ref, like)
-
-
-def _open_labels(path: str) -> Stored:
-    """Read the size of a mask; its values are the labels as they are stored, 0 and 1 where it has 1 bit."""
-    with _opened(path) as picture:
-        mode, kind = picture.mode, picture.format
-    if kind != "PNG":
-        raise DataError(f"{path}: is a {kind} by its content, which keeps no labels. Save the mask as PNG.")
-    if mode not in {"1", *GREYS} and not mode.startswith("I;16"):
-        raise DataError(
-            f"{path}: a mask is a picture in greys, one value a label, got colours (mode {mode!r}). "
-            f"Save it in greys."
-        )
-    stored = Picture().open(VolumeRef(path=path, intensity="arbitrary"))
-    return dataclasses.replace(stored, load=lambda: _greys(path, as_stored=("1", *GREYS)).T[:, :, None])
+        """Return the voxels of a label of a PNG in greys, of one with 1 bit as 0 and 1."""
+        path = ref.path
+        with _opened(path) as picture:
+            mode, kind = picture.mode, picture.format
+        if kind != "PNG":
+            why = f"is a {kind} by its content, which keeps no labels"
+            raise DataError(f"{path}: {why}. Save the mask as PNG.")
+        if mode not in {"1", *GREYS} and not mode.startswith("I;16"):
+            why = f"a mask is a picture in greys, one value a label, got colours (mode {mode!r})"
+            raise DataError(f"{path}: {why}. Save it in greys.")
+        stored = self.open(VolumeRef(path=path, intensity="arbitrary"))
+        as_stored = ("1", *GREYS)
+        labels = dataclasses.replace(stored, load=lambda: _greys(path, as_stored).T[:, :, None])
+        return label_mask(labels, ref, like)
 
 
 def _greys(path: str, as_stored: tuple[str, ...] = GREYS) -> Array:

@@ -98,7 +98,12 @@ def prepare(
     else:
         scale = zip(values.shape, drawn.spacing_mm_zyx, spec.spacing_mm_zyx, strict=True)
         z, y, x = (max(1, round(count * extent / wanted)) for count, extent, wanted in scale)
-        values = _centred(resize(values, (z, y, x)), size, fill=AIR_HU if spec.windows else windows[0][0])
+        pads: list[int] = []
+        for extent, wanted in zip((z, y, x), size, strict=True):
+            before = (wanted - extent) // 2  # the centre stays the centre
+            pads = [before, wanted - extent - before, *pads]  # torch wants the last axis first; negative cuts
+        fill = AIR_HU if spec.windows else windows[0][0]
+        values = functional.pad(resize(values, (z, y, x)), pads, value=fill)
     if crop.change:
         values = _changed(values, crop.change, windows, torch.Generator().manual_seed(key))
     return _windowed(values, windows).expand(spec.channels, *size)
@@ -193,15 +198,6 @@ def _photograph(photo: Array, spec: EncoderInput, size_zyx: Grid, change: Change
 def _windowed(values: Tensor, windows: Sequence[tuple[float, float]]) -> Tensor:
     """Return a channel for each window, -1 at its low end and 1 at its high end."""
     return torch.stack([(2 * (values - low) / (high - low) - 1).clamp(-1, 1) for low, high in windows])
-
-
-def _centred(values: Tensor, size_zyx: Grid, fill: float) -> Tensor:
-    """Cut or fill every axis so that the centre stays the centre."""
-    pads: list[int] = []
-    for extent, wanted in zip(values.shape, size_zyx, strict=True):
-        before = (wanted - extent) // 2
-        pads = [before, wanted - extent - before, *pads]  # torch wants the last axis first; negative cuts
-    return functional.pad(values, pads, value=fill)
 
 
 def _percentile_window(ref: VolumeRef) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from evidcore.cache import Cache
 from evidcore.case import VolumeRef
 from evidcore.data.content import READING
 from evidcore.data.files import State, file_state, open_volume, reader_mark
-from evidcore.data.grid import Geometry, Volume
+from evidcore.data.grid import Array, Geometry, Volume
 from evidcore.data.placement import Placement, place, resample
 from evidcore.data.stored import (
     MOST_SCALE,
@@ -47,7 +47,13 @@ def volume_of(ref: VolumeRef, stored: Stored, placement: Placement) -> Volume:
         outside = AIR_HU if ref.intensity == "hu" else float(array.min())
         array = resample(array, placement.meant, placement.geometry, order=1, outside=outside)
     array.setflags(write=False)
-    return Volume(array=array, geometry=placement.geometry, intensity=ref.intensity, source=placement.source)
+    return volume_from(array, ref, stored, placement)
+
+
+def volume_from(array: Array, ref: VolumeRef, stored: Stored, placement: Placement) -> Volume:
+    """Return voxels in body axes as the volume of an opened file."""
+    geometry, source, patient = placement.geometry, placement.source, stored.patient
+    return Volume(array=array, geometry=geometry, intensity=ref.intensity, source=source, patient=patient)
 
 
 def read_geometry(ref: VolumeRef) -> Geometry:

@@ -37,7 +37,8 @@ class Stored:
     slope: float | Array = 1.0
     intercept: float | Array = 0.0
     is_picture: bool = False  # one slice, no place in a body
-    patient: Mapping[str, str] = dataclasses.field(default_factory=dict)  # `sex` and `age` by the header
+    # by the header: `sex`, `age`, and of what a mask must share, `PatientID` and `FrameOfReferenceUID`
+    patient: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def values(self, rescale: tuple[float, float] | None = None, *, exact: bool = False) -> Array:
         """Return the values in file order: int16 where they are whole numbers that fit, else float32.

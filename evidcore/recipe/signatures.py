@@ -92,7 +92,7 @@ def _packages(_: tuple[tuple[str, int], ...]) -> str:
             for path in sorted(path for path in (root, *below) if path.endswith(".py")):
                 with contextlib.suppress(OSError):  # a file that is gone
                     status = os.stat(path)
-                    digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+                    digest.update(f"{path} {status.st_size} {status.st_ctime_ns}\n".encode())
     return digest.hexdigest()
 
 

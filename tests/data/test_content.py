@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evidcore.api import Crop, EncoderInput, VolumeRef
-from evidcore.cache import cache_folder
+from evidcore.cache import Cache, cache_folder
 from evidcore.data import content, content_key, file_hash
 
 SPEC = EncoderInput(size_zyx=(4, 5, 6), spacing_mm_zyx=None, windows=((-1000.0, 1000.0),))
@@ -58,7 +58,21 @@ def test_a_large_file_s_hash_is_remembered_on_disk_and_checked(tmp_path, monkeyp
         content._known.clear()
         entry.write_bytes(damage)
         assert file_hash(path) == right
-    content._known.clear()
-    os.utime(path, ns=(1, 1))
-    assert file_hash(path) == right
-    assert len(list((cache_folder() / "hashes").glob("[!C]*"))) == 2, "another time is another entry"
+    facts = path.stat()
+    path.write_bytes(b"x" * content.REMEMBERED_BYTES)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    while path.stat().st_ctime_ns == facts.st_ctime_ns:  # until the clock of the file system ticks
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert file_hash(path) != right, "of the same size and time"
+    assert len(list((cache_folder() / "hashes").glob("[!C]*"))) == 2
+
+
+def test_the_hash_of_an_entry_of_the_cache_is_remembered_while_it_is_used(tmp_path, monkeypatch):
+    def used():
+        return Cache("volumes").file("large", ".nii", lambda path: path.write_bytes(bytes(1 << 20)))
+
+    before = file_hash(used()), used().stat().st_ctime_ns
+    while used().stat().st_ctime_ns == before[1]:
+        pass
+    assert file_hash(used()) == before[0]
+    assert len(list((cache_folder() / "hashes").glob("[!C]*"))) == 1

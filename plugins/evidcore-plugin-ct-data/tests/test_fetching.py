@@ -1,5 +1,6 @@
 """Whole data sets from the server: only what is needed, told beforehand, no network where none is needed."""
 
+import os
 import shutil
 import tarfile
 import zipfile
@@ -100,6 +101,19 @@ def test_own_files_beside_a_commit_are_in_the_fingerprint_and_fetched_ones_are_n
         file.write_bytes(file.read_bytes().replace(b",1", b",0") + b"\n")
         prints.add(ct_rate(path="mine").fingerprint())
     assert len(prints) == 5
+
+
+def test_a_fetched_table_counts_with_its_content_not_with_its_time(ct_rate, hub, tmp_path):
+    shutil.copytree(tmp_path / "published", tmp_path / "home" / "mine")
+    reports = tmp_path / "home/mine/dataset/radiology_text_reports/validation_reports.csv"
+    reports.unlink()
+    list(ct_rate(path="mine").cases("test"))
+    before, facts = ct_rate(path="mine").fingerprint(), reports.stat()
+    os.utime(reports, (1, 1))
+    assert ct_rate(path="mine").fingerprint() == before
+    reports.write_bytes(reports.read_bytes().replace(b"number", b"Number"))
+    os.utime(reports, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert ct_rate(path="mine").fingerprint() != before
 
 
 def test_what_the_folder_of_the_user_holds_is_not_fetched(ct_rate, hub, tmp_path):

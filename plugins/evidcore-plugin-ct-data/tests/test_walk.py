@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +15,7 @@ from evidcore_plugin_ct_data.miniatures import WRITERS
 from evidcore_plugin_ct_data.miniatures.__main__ import main
 from evidcore_plugin_ct_data.published import drawn_split
 from evidcore_plugin_ct_data.tables import numbers, read_list, read_rows
+from evidcore_plugin_tables.case_reading import files_of
 
 from evidcore.api import DataError
 from evidcore.errors import RecipeError
@@ -64,6 +66,16 @@ def test_a_changed_volume_or_table_changes_the_fingerprint(chest):
     middle = chest.dataset().fingerprint()
     chest.edit("dataset/radiology_text_reports/train_reports.csv", "number 1.", "number one.")
     assert len({before, middle, chest.dataset().fingerprint()}) == 3
+
+
+@pytest.mark.parametrize("name", ["kits23", "abdomen-atlas-3-mini", "ct-org"])
+def test_each_file_of_a_case_is_in_the_fingerprint(home, name):
+    place = home(name)
+    case = next(iter(place.every().values()))
+    for file in map(Path, files_of(case)):
+        before = place.dataset().fingerprint()
+        file.write_bytes(file.read_bytes() + b"\0")
+        assert place.dataset().fingerprint() != before, file
 
 
 def test_drawn_splits_have_about_their_share():

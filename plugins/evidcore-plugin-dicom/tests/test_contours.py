@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydicom
 import pytest
 from evidcore_plugin_dicom.contours import fill
 from matplotlib.path import Path as Polygon
@@ -14,7 +15,8 @@ from pydicom.sequence import Sequence
 from pydicom.uid import ImplicitVRLittleEndian, RTStructureSetStorage
 from read_scans import opened, refused
 
-from evidcore.api import MaskRef, read_mask
+from evidcore.api import MaskRef, VolumeRef, read_mask
+from evidcore.data import volume_cache
 
 SHAPE = (6, 12, 14)
 SPACING = (3.0, 2.0, 1.0)
@@ -163,6 +165,34 @@ def test_a_region_is_named_by_name_or_number(write_series, tmp_path):
     assert "2 regions are called 'lung'. It holds: 1 'lung', 2 'lung'. Name one by its number" in refused(
         MaskRef(path=twins, key="lung"), volume
     )
+
+
+def test_a_region_of_another_patient_or_frame_of_reference_is_refused(write_series, tmp_path):
+    stated = {"PatientID": "SECRET-1", "FrameOfReferenceUID": "1.5"}
+    folder = write_series(np.zeros(SHAPE, np.int16), "images", SPACING, values=lambda number: stated)
+    region = rectangle(1, (1.5, 3.5), (1.5, 3.5))
+    whole = pydicom.dcmread(structure_set(tmp_path / "rs.dcm", {"lesion": [region], "other": [region]}))
+    lesion, other = whole.StructureSetROISequence
+    whole.ReferencedFrameOfReferenceSequence = [Dataset()]
+    ref = MaskRef(path=str(tmp_path / "rs.dcm"), key="lesion")
+    ways = (opened(folder), volume_cache.get_or_put(VolumeRef(path=str(folder))).volume())
+    for held, name, value in (
+        (whole, "PatientID", "SECRET-2"),
+        (lesion, "ReferencedFrameOfReferenceUID", "1.6"),
+        (whole, "FrameOfReferenceUID", "1.6"),
+        (whole.ReferencedFrameOfReferenceSequence[0], "FrameOfReferenceUID", "1.6"),
+    ):
+        setattr(held, name, value)
+        other.ReferencedFrameOfReferenceUID = "1.5"  # each region may have its own
+        whole.save_as(ref.path)
+        for volume in ways:
+            message = refused(ref, volume)
+            assert f"another {name.removeprefix('Referenced')} than the images of its volume. Name" in message
+            assert "SECRET" not in message
+        setattr(held, name, None)
+    whole.PatientID, lesion.ReferencedFrameOfReferenceUID = stated.values()
+    whole.save_as(ref.path)
+    assert [read_mask(ref, volume).sum() for volume in ways] == [4, 4]
 
 
 def test_contours_off_the_grid_are_refused(write_series, tmp_path):

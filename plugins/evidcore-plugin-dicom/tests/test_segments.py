@@ -109,6 +109,21 @@ def test_a_segmentation_of_another_grid_is_refused_with_both(write_series, folde
     assert "volume 6x12x14 voxels of 3x2x1.1 mm" in refused(MaskRef(path=path), other)
 
 
+def test_segments_and_label_maps_of_another_frame_of_reference_are_refused(
+    write_series, folder, tmp_path, masks
+):
+    path = segmentation(folder, tmp_path / "seg.dcm", masks[::-1, ..., :1])  # which states 1.5
+
+    def series(frame: str) -> Path:
+        values = {"FrameOfReferenceUID": frame}
+        return write_series(masks[..., 0].astype(np.int16), frame, SPACING, values=lambda number: values)
+
+    for mask in (path, str(series("1.5"))):
+        assert read_mask(MaskRef(path=mask), opened(series("1.5"))).any()
+        message = refused(MaskRef(path=mask), opened(series("1.6")))
+        assert "states another FrameOfReferenceUID than the images of its volume" in message
+
+
 def test_fractions_are_refused(folder, tmp_path, masks):
     path = segmentation(
         folder, tmp_path / "seg.dcm", masks[::-1, ..., :1],

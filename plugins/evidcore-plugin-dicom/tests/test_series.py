@@ -236,8 +236,10 @@ def test_a_real_file_of_many_frames_is_that_of_its_series(real_data, name):
 
 
 def test_images_of_two_patients_are_refused_without_their_ids(write_series):
-    message = refusal(write_series(scan(), values=lambda number: {"PatientID": f"SECRET-{number == 2}"}))
-    assert "state 2 values of PatientID, the first two in 96.dcm and 97.dcm" in message
-    assert "SECRET" not in message
+    for name in ("PatientID", "FrameOfReferenceUID"):
+        two = ({name: f"SECRET-{number == 2}"} for number in range(len(scan())))
+        message = refusal(write_series(scan(), name, values=lambda number, two=[*two]: two[number]))
+        assert f"state 2 values of {name}, the first two in 96.dcm and 97.dcm" in message
+        assert "SECRET" not in message
     folder = write_series(scan(), "one", values=lambda number: {"PatientID": "" if number == 2 else "one"})
     assert opened(folder).shape_zyx == SHAPE, "an image without a patient is passed over"

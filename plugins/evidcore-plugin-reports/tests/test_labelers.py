@@ -90,7 +90,9 @@ def test_labelling_sentences_grows_as_the_text_does():
         spans = [Span(start=Place(9 * i), end=Place(9 * i + 7), label="") for i in range(count)]
         mentions = [Finding(name="nodule", span=span) for span in spans]
         before = Place.compared
-        assert [span.label for span in labelled("Nodules. " * count, lambda _: mentions)] == ["abnormal"] * count
+        assert [span.label for span in labelled("Nodules. " * count, lambda _: mentions)] == [
+            "abnormal"
+        ] * count
         return Place.compared - before
 
     assert compared(2000) <= 2.5 * compared(1000)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from evidcore.api import DataError
+from evidcore.data import file_hash
 from evidcore.data.stored import unreadable
 from evidcore.errors import NotDownloadedError
 from evidcore_plugin_ct_data.archives import Inside, unpack
@@ -19,7 +20,8 @@ GB = 10**9
 ARCHIVES = ".archives"  # where fetched archives are kept beside the set
 FETCHED = ".fetched.jsonl"  # revision, name and state of every file that was fetched, a line each
 
-State = list[int]  # bytes, and time in ns
+TABLES = {".csv", ".json", ".jsonl", ".txt"}
+State = list[int | str]  # bytes, and time in ns; of a table a hash
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,11 +33,13 @@ class Origin:
 
 
 def state_of(path: Path) -> State | None:
-    """Return size and time of a file or folder, None where nothing is."""
+    """Return size and time of a file, or of all in a folder; the content of a table; None of nothing."""
     if not path.exists():
         return None
-    facts = path.stat()
-    return [facts.st_size, facts.st_mtime_ns]
+    if path.suffix in TABLES:
+        return [path.stat().st_size, file_hash(path)]
+    facts = [item.stat() for item in (path, *(path.iterdir() if path.is_dir() else ()))]
+    return [sum(item.st_size for item in facts), max(item.st_mtime_ns for item in facts)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

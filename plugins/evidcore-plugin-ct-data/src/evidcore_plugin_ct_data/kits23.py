@@ -106,8 +106,8 @@ class Kits23(PublishedSet):
             image, labels = (f"{self._root}{name}/{file}" for file in (IMAGE, LABEL_MAP))
             objects = self._objects(folder)
             masks = self._label_map(labels, LABELS)
-            if self.instances:
-                masks |= {mask: MaskRef(path=str(path)) for mask, path in objects.items()}
+            drawn = objects if self.instances else {}
+            masks |= {mask: MaskRef(path=str(path)) for mask, path in drawn.items()}
             asked: tuple[Query, ...] = ()
             if self.queries:
                 things = things_of({mask: masks[mask] for mask in objects}, self.cache_folder)
@@ -122,7 +122,8 @@ class Kits23(PublishedSet):
                 queries=asked,
                 notes={key: facts[key] for key in NOTES if facts.get(key) is not None},
             )
-            yield Entry(case=case, names=(image, labels))
+            files = (path.relative_to(self._files.folder).as_posix() for path in drawn.values())
+            yield Entry(case=case, names=(image, labels, *files))
 
     def _objects(self, folder: Path) -> dict[str, Path]:
         """Return the file of each object: the asked annotation's, the first where that is not there."""

@@ -80,7 +80,7 @@ def locate(image: str, files: Files, cache_folder: Path, axes: Mapping[str, str]
     slices = f"{RAW}/{bare}/" if match is None else f"{match.relative_to(files.folder).as_posix()}/"
     folder = files.path(slices)
     pictures = sorted(path for path in folder.glob("*") if path.suffix.lower() in PICTURES)
-    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in pictures]
+    facts = [(path.name, path.stat().st_size, path.stat().st_ctime_ns) for path in pictures]
     cache, key = Cache("m3d-stacks", cache_folder), [str(folder), facts]  # another array for another state
 
     def prepare() -> None:

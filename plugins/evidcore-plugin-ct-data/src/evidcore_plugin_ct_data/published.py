@@ -250,7 +250,8 @@ class PublishedSet(Dataset):
         """Hash the options and what the set holds: the commit, and what of the user's lies in `path`.
 
         Of the user's are the tables and files that were not fetched from this commit, or are no longer as
-        they were then. What is still to be fetched is the commit's: fetching it changes nothing here.
+        they were then. What is still to be fetched is the commit's: fetching it changes nothing here. A table
+        counts with its content, volumes with size and time.
         """
         chosen = self.selection
         ids = chosen.ids if isinstance(chosen.ids, tuple) else tuple(sorted(self._wanted()))
@@ -259,7 +260,7 @@ class PublishedSet(Dataset):
         if repository is not None:
             known["commit"] = [repository.id, repository.revision]
         if self.source.path is not None or repository is None:
-            known["tables"] = [_content(self._files.path(name)) for name, _ in self._users(self._tables())]
+            known["tables"] = [state for _, state in self._users(self._tables())]
         digest = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=16)
         for split in SPLITS if self.source.path is not None or repository is None else ():
             names = (name for entry in self._chosen(split) for name in entry.names)
@@ -313,11 +314,3 @@ def _names_of(entry: Entry) -> set[str]:
 
 def _limit_order(name: str) -> bytes:
     return hashlib.blake2b(f"limit/{name}".encode(), digest_size=8).digest()
-
-
-def _content(path: Path) -> str | None:
-    """Return a hash of a table's bytes, None where there is no table."""
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()

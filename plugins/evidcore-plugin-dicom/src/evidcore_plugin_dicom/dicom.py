@@ -1,18 +1,18 @@
 """The format DICOM: a series as a volume, and masks of objects and label maps."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evidcore.api import DataError, Format, MaskRef, VolumeRef
-from evidcore.data import Geometry, Mask, Stored, Volume
+from evidcore.data import Mask, Stored, Volume
 from evidcore.data.masks import label_mask, resample_mask
 from evidcore.data.stored import AGAIN
 from evidcore.errors import did_you_mean
 from evidcore_plugin_dicom.contours import read_contours
 from evidcore_plugin_dicom.headers import SEGMENTATIONS, files_in, is_dicom, read_dataset
 from evidcore_plugin_dicom.segments import read_segment
-from evidcore_plugin_dicom.series import open_series, stands_alone
+from evidcore_plugin_dicom.series import SHARED, open_series, stands_alone
 
 STRUCTURE_SET = "1.2.840.10008.5.1.4.1.1.481.3"
 REGIONS = ("region", "StructureSetROISequence", "ROINumber", "ROIName", read_contours)
@@ -46,10 +46,11 @@ class Dicom(Format):
             raise DataError(
                 f"{ref.path}: axes {ref.axes!r} is for bare arrays; this file states its own. Leave axes out."
             )
-        mask = read_object(ref, like.file_geometry)
+        mask = read_object(ref, like)
         if mask is not None:
             return resample_mask(mask, like)
         stored = self.open(VolumeRef(path=ref.path, intensity="arbitrary", key=ref.key))
+        refuse_unlike({name: [stored.patient[name]] for name in SHARED}, like, ref.path)
         return label_mask(stored, dataclasses.replace(ref, key=None), like)
 
     def files(self, path: str) -> list[Path]:
@@ -69,27 +70,47 @@ def _refuse_other(path: str) -> None:
         raise DataError(f"{path}: is named like DICOM, and its content is none. {AGAIN}")
 
 
-def read_object(ref: MaskRef, onto: Geometry) -> Mask | None:
+def refuse_unlike(stated: Mapping[str, Sequence[str | None]], like: Volume, path: str) -> None:
+    """Stop at a mask of another patient or frame of reference than its volume, where both state theirs."""
+    for name, values in stated.items():
+        known, listed = like.patient.get(name), {str(value).strip() for value in values if value}
+        if known and listed and known not in listed:
+            remedy = f"Name the mask that was drawn on them; if it is that, give both files the same {name}."
+            raise DataError(f"{path}: states another {name} than the images of its volume. {remedy}")
+
+
+def read_object(ref: MaskRef, like: Volume) -> Mask | None:
     """Return the mask of a structure set or segmentation; None where the path is an image series.
 
     Args:
         ref: `key` is the name or number of one region or segment, `label` its number.
-        onto: the grid that the volume's file states.
+        like: the volume, on whose file's grid the mask lies.
 
     Raises:
-        DataError: if no object or more than one is meant, or it does not lie on the grid.
+        DataError: if no object or more than one is meant, it is of another patient or frame of reference, or
+            it does not lie on the grid.
     """
     if Path(ref.path).is_dir():
         return None
-    dataset = read_dataset(ref.path, only=("SOPClassUID", "SegmentSequence", "StructureSetROISequence"))
+    frames = "ReferencedFrameOfReferenceSequence"
+    wanted = ("SOPClassUID", "SegmentSequence", "StructureSetROISequence", frames, *SHARED)
+    dataset = read_dataset(ref.path, only=wanted)
     kind = dataset.get("SOPClassUID")
     if kind != STRUCTURE_SET and kind not in SEGMENTATIONS:
         return None
     what, sequence, number, name, read = REGIONS if kind == STRUCTURE_SET else SEGMENTS
-    names = {int(item[number].value): str(item.get(name, "")) for item in dataset.get(sequence) or ()}
+    items = {int(item[number].value): item for item in dataset.get(sequence) or ()}
     if what == "segment":
-        names.pop(0, None)  # the background of a label map
-    return read(ref.path, pick_one(names, ref, what), onto)
+        items.pop(0, None)  # the background of a label map
+    picked = pick_one({key: str(item.get(name, "")) for key, item in items.items()}, ref, what)
+    of_all = [item.get("FrameOfReferenceUID") for item in (dataset, *(dataset.get(frames) or ()))]
+    of_region = items[picked].get("ReferencedFrameOfReferenceUID")
+    shared = {
+        "PatientID": [dataset.get("PatientID")],
+        "FrameOfReferenceUID": [of_region] if of_region else of_all,
+    }
+    refuse_unlike(shared, like, ref.path)
+    return read(ref.path, picked, like.file_geometry)
 
 
 def pick_one(names: Mapping[int, str], ref: MaskRef, what: str) -> int:

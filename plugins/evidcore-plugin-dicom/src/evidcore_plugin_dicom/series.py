@@ -22,8 +22,9 @@ from evidcore_plugin_dicom.stack import stack
 
 NOT_HU = {"MR", "PT", "NM", "US", "Parametric Map Storage"}  # modalities and a class
 HU_TYPES = {"", "HU", "US"}  # of RescaleType; US: unspecified, which scanners write of HU
+SHARED = ("PatientID", "FrameOfReferenceUID")  # by all images of a series, and by their masks
 NEEDED = (
-    "SOPClassUID", "Modality", "PatientID", "PatientSex", "PatientAge", "SeriesInstanceUID", "SeriesNumber",
+    "SOPClassUID", "Modality", *SHARED, "PatientSex", "PatientAge", "SeriesInstanceUID", "SeriesNumber",
     "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns", "BitsAllocated",
     "PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient", "ModalityLUTSequence", "RescaleSlope",
     "RescaleIntercept", "RescaleType", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
@@ -70,7 +71,6 @@ def open_series(ref: VolumeRef) -> Stored:
         DataError: if there is no series or more than one, or it forms no volume; names what and where.
     """
     headers = _headers(ref)
-    first: dict[str, str] = {}  # patient -> the first file; an image without one is passed over
     for header in headers:
         held = header.dataset
         for name, value in {"Modality": held.get("Modality"), "SOPClassUID": _class(held).name}.items():
@@ -83,13 +83,17 @@ def open_series(ref: VolumeRef) -> Stored:
         if held.get("ModalityLUTSequence"):
             why = f"{header.path}: scales its values by a table (ModalityLUTSequence)"
             raise DataError(f"{why}, expected RescaleSlope and RescaleIntercept. Take the original series.")
-        if patient := str(held.get("PatientID") or "").strip():
-            first.setdefault(patient, Path(header.path).name)
-    if len(first) > 1:
-        item, other, *_ = first.values()
-        why = f"the images of the series state {len(first)} values of PatientID"
-        remedy = "Find out whose each image is, and put each patient's into a folder of their own."
-        raise DataError(f"{ref.path}: {why}, the first two in {item} and {other}. {remedy}")
+    stated = headers[0].dataset
+    patient = {what: str(stated.get(f"Patient{what.capitalize()}") or "") for what in ("sex", "age")}
+    for name in SHARED:
+        named = [(str(header.dataset.get(name) or "").strip(), header.path) for header in headers]
+        first = {value: Path(path).name for value, path in reversed(named) if value}  # others are passed over
+        if len(first) > 1:
+            item, other = sorted(first.values())[:2]
+            why = f"the images of the series state {len(first)} values of {name}"
+            remedy = "Find out whose each image is, and put what belongs together into a folder of its own."
+            raise DataError(f"{ref.path}: {why}, the first two in {item} and {other}. {remedy}")
+        patient[name] = next(iter(first), "")
     frames = [frame for header in headers for frame in frames_of(header.dataset, header.path)]
     for frame in frames:
         if ref.intensity == "hu" and frame.unit.upper() not in HU_TYPES:
@@ -97,13 +101,12 @@ def open_series(ref: VolumeRef) -> Stored:
     ordered, grid = stack(frames, ref.path)
     bits = max(int(header.dataset.get("BitsAllocated") or 16) for header in headers)
     refuse_packed(grid.shape, bits, ref.path, *(header.path for header in headers))
-    stated = headers[0].dataset
     return Stored(
         grid=grid,
         load=lambda: _voxels(ordered, grid),
         slope=np.array([frame.slope for frame in ordered]),  # broadcast along the images, the last axis
         intercept=np.array([frame.intercept for frame in ordered]),
-        patient={what: str(stated.get(f"Patient{what.capitalize()}") or "") for what in ("sex", "age")},
+        patient=patient,
     )
 
 
