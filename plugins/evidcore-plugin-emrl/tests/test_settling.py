@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from disc_cases import disc_case
 from evidcore_plugin_emrl.cross_view import CrossView
-from evidcore_plugin_emrl.matched_slices import MatchedSlices, shown_findings
+from evidcore_plugin_emrl.matched_slices import NOTHING, MatchedSlices, shown_findings
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell
-from evidcore_plugin_emrl.settling import NOTHING, OracleReader
+from evidcore_plugin_emrl.settling import OracleReader
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS, conditions
 
 from evidcore.api import Reader, Rollout, Score

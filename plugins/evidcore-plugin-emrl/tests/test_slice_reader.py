@@ -5,8 +5,9 @@ import json
 
 import pytest
 from disc_cases import SHAPE, disc_case
+from evidcore_plugin_emrl.matched_slices import NOTHING
 from evidcore_plugin_emrl.reader_fit import ReaderFit
-from evidcore_plugin_emrl.slice_reader import NOTHING, SliceReader
+from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_testing import check_fit, check_reader
 
 from evidcore.api import Crop, DataError

@@ -21,6 +21,7 @@ from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.numeric_result import NumericResult
 from evidcore_plugin_emrl.blind_reports import best_answers, usual_slices
 from evidcore_plugin_emrl.evidence_figures import BY_FINDING, CEILING, HEADLINE, UNITS, figures, seen
+from evidcore_plugin_emrl.matched_slices import lacks_mask
 
 USUAL_HITS = "usual_slice_evidence_hit_rate"  # what a right report earns that did not look where
 SHOWN = (HEADLINE, "hallucination_rate", "omission_rate", "evidence_hit_rate", CEILING)  # at a glance
@@ -74,7 +75,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
         prompt = prompts[0]
         if not {"shown", "target", "targets"} <= prompt.reference.keys():
             return f"prompt {prompt.id!r} names no slices that show its findings"
-        without = next((name for name in prompt.case.present() if name not in prompt.case.masks), None)
+        without = lacks_mask(prompt.case)
         if without is not None:
             return f"finding {without!r} of prompt {prompt.id!r} has no mask"
         return report_refusal(self.labeler, task, prompts)

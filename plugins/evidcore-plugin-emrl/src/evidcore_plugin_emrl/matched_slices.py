@@ -15,6 +15,7 @@ from evidcore.data import read_geometry
 
 MOST_PATIENTS = 300  # whose slices are held ready
 MOST_FOUND = 20_000  # answers that are kept
+NOTHING = "No finding is seen."  # what is said of a slice that shows none
 HEIGHT = 0.1  # of the scan: this far apart counts as much as an area twice as large
 
 

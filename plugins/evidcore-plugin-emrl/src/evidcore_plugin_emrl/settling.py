@@ -18,7 +18,7 @@ from evidcore.api import Case, Finding, Labeler, Reader, Rollout, Score, VolumeR
 from evidcore.contracts import ImageQuestion, LabelError
 from evidcore.data import read_geometry
 from evidcore.evaluate.bootstrap import LEVEL
-from evidcore_plugin_emrl.matched_slices import lacks_mask, patient_of, shown_findings
+from evidcore_plugin_emrl.matched_slices import NOTHING, lacks_mask, patient_of, shown_findings
 from evidcore_plugin_emrl.reader_habits import Look, habits
 from evidcore_plugin_emrl.report_evidence import best_evidence
 from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell, Pay, Settled
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from evidcore_plugin_emrl.cross_view import CrossView
 
 QUESTIONS_PER_CALL = 256
-NOTHING = "No finding is seen."
 
 
 class Asked(Reader):

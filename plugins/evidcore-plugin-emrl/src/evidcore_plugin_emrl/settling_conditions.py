@@ -9,7 +9,7 @@ from evidcore_plugin_reports.agreement import states
 
 from evidcore.api import Crop, Rollout, VisualPart
 from evidcore.case import Evidence
-from evidcore_plugin_emrl.matched_slices import MatchedSlices, shown_findings
+from evidcore_plugin_emrl.matched_slices import NOTHING, MatchedSlices, shown_findings
 from evidcore_plugin_emrl.report_evidence import shown_slices
 
 CONDITIONS: Mapping[str, str] = {
@@ -74,7 +74,7 @@ def conditions(
             if evidence.slice is None:
                 slices = {instead.get(which, which): z for which, z in evidence.slices.items()}
                 evidence = Evidence(slices={which: z for which, z in slices.items() if which in affirmed})
-            text = " ".join(f"There is a {item}." for item in sorted(affirmed)) or "No finding is seen."
+            text = " ".join(f"There is a {item}." for item in sorted(affirmed)) or NOTHING
             result[name] = dataclasses.replace(
                 right,
                 prompt=dataclasses.replace(right.prompt, id=f"{right.prompt.id}/{name}"),

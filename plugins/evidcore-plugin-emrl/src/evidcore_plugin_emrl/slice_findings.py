@@ -12,8 +12,7 @@ from evidcore_plugin_medvol_r1.target import shown_slices
 from evidcore.api import Answer, Case, Finding, Prompt, Span, Task, TextPart, View
 from evidcore.text.tags import prose_fault
 from evidcore_plugin_emrl.cross_view import QUESTION
-from evidcore_plugin_emrl.matched_slices import lacks_mask, shown_findings
-from evidcore_plugin_emrl.slice_reader import NOTHING
+from evidcore_plugin_emrl.matched_slices import NOTHING, lacks_mask, shown_findings
 
 
 class SliceFindings(Task):

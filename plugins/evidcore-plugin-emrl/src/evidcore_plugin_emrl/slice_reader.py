@@ -16,11 +16,11 @@ from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, ImageQuestion
 from evidcore.data import read_geometry
 from evidcore.data.stored import unreadable
+from evidcore_plugin_emrl.matched_slices import NOTHING
 from evidcore_plugin_emrl.reader_fit import ReaderFit, fit_reader
 from evidcore_plugin_emrl.reading_figures import Scores
 
 WEIGHTS, WORDS = "weights.safetensors", "reader.json"
-NOTHING = "No finding is seen."
 FIT = ReaderFit()
 SLICES_PER_PASS = 64
 MOST_READ = 200_000  # crops of which the scores are kept
