@@ -149,9 +149,7 @@ def _volume_is_there(line: Line) -> bool:
 
 def _places(record: RunRecord, line: Line) -> list[tuple[str, str]]:
     """Return the data sets and splits that a line's stage asked its task on; all if its recipe says none."""
-    number = str(line.get("stage", "")).partition("-")[0]
-    stages = record.recipe.get("stage", ())
-    table = stages[int(number) - 1] if number.isdigit() and 0 < int(number) <= len(stages) else {}
+    table = record.stage_table(str(line.get("stage", "")))
     asked = [entry for entry in table.get("data", ()) if entry.get("task", line["task"]) == line["task"]]
     places = [(str(entry["dataset"]), str(entry.get("split", "train"))) for entry in asked]
     return places or [(name, split) for split in _SPLITS for name in record.recipe.get("dataset", {})]

@@ -38,7 +38,6 @@ class Slices:
 
     height_px: int
     width_px: int
-    voxels_per_px: int  # along each edge of a slice
     aspect: float  # displayed width / height, in mm
     z: tuple[int, ...]  # source index of each slice
     depth: int  # slices in the source volume
@@ -88,11 +87,7 @@ def render(
     chosen = np.union1d(even, np.asarray(keep, dtype=int))
     factor = -(-max(height, width) // most_pixels)
     planes = _blocks(array[chosen].astype(np.float32), factor).mean(axis=(2, 4))
-    if is_hu:
-        windows = WINDOWS_HU
-    else:
-        low, high = (float(edge) for edge in np.percentile(array, (1, 99)))
-        windows = {"full range": (low, max(high, low + 1e-6))}
+    windows = WINDOWS_HU if is_hu else full_range(array)
     written = {name: tuple(png_uri(grey(z, *edges)) for z in planes) for name, edges in windows.items()}
     outlines = {
         name: {
@@ -105,7 +100,6 @@ def render(
     return Slices(
         height_px=planes.shape[1],
         width_px=planes.shape[2],
-        voxels_per_px=factor,
         aspect=(planes.shape[2] * spacing_mm_zyx[2]) / (planes.shape[1] * spacing_mm_zyx[1]),
         z=tuple(chosen.tolist()),
         depth=depth,
@@ -113,6 +107,12 @@ def render(
         outlines=outlines,
         areas={name: tuple(mask[chosen].sum(axis=(1, 2)).tolist()) for name, mask in masks.items()},
     )
+
+
+def full_range(array: npt.NDArray[Any]) -> dict[str, tuple[float, float]]:
+    """Return the one window of a volume without HU, from the 1st to the 99th percentile."""
+    low, high = (float(edge) for edge in np.percentile(array, (1, 99)))
+    return {"full range": (low, max(high, low + 1e-6))}
 
 
 def outline(mask: npt.NDArray[np.bool_]) -> str:

@@ -22,7 +22,7 @@ def headline(record: RunRecord) -> Html:
     """Return what stages found, with reference lines beside accuracies; audits follow below."""
     blocks, audits = [], [result for result in record.results if _is_audit(result)]
     for result in record.results:
-        measured = _measured(result)
+        measured = tables.measured(result)
         rows = [row for row in measured if row.get("headline")]
         if rows and not _is_audit(result):
             firsts = {row.get("name"): row.get("metric") for row in reversed(rows) if tables.is_accuracy(row)}
@@ -35,7 +35,9 @@ def headline(record: RunRecord) -> Html:
             blocks.append((title, join([charts, by_place(measured) or ""])))
     if not blocks:
         return part("empty", "No evaluation has finished yet.")
-    verdicts = [(task, audit["verdict"].get(task, "")) for audit in audits[-1:] for task in _by_task(audit)]
+    verdicts = [
+        (task, audit["verdict"].get(task, "")) for audit in audits[-1:] for task in tables.by_task(audit)
+    ]
     return part("headline", verdicts, blocks, template=_TEMPLATE)
 
 
@@ -65,7 +67,7 @@ def audit(record: RunRecord) -> Html:
     )
     blocks = []
     for result in filter(_is_audit, record.results):
-        for task, rows in _by_task(result).items():
+        for task, rows in tables.by_task(result).items():
             showings, gains = list[_Mark](), list[_Mark]()
             for row in sorted(rows, key=lambda row: float(row["value"])):  # a staircase: what earned what
                 if row.get("headline") and row.get("condition"):
@@ -84,7 +86,7 @@ def changes(record: RunRecord) -> Html:
     """Return what each evaluation changed against the earlier ones of the same questions, arms' too."""
     marks: list[_Mark] = []
     for result in record.results:
-        for row in _measured(result) if result.get("kind") == "changes" else ():
+        for row in tables.measured(result) if result.get("kind") == "changes" else ():
             metric = tables.said(str(row["metric"]).removesuffix("_change"))
             marks.append((row, _label(row["name"], f"{metric}, {row.get('note')}"), "own"))
     caption = "Paired by question, 95 % intervals resampled by patient."
@@ -142,17 +144,6 @@ def _line_key(rows: Sequence[Row], result: Line) -> Html:
         bars = f"No intervals: {rows[0].get('note') or 'none were measured'}. "
     lines = [(name, label) for name, label in tables.REFERENCE_LINES.items() if name in known]
     return part("key", bars, lines, template=_TEMPLATE)
-
-
-def _measured(result: Line) -> list[Row]:
-    return [row for row in tables.with_tasks(result) if row.get("value") is not None]
-
-
-def _by_task(result: Line) -> dict[str, list[Row]]:
-    results: dict[str, list[Row]] = {}
-    for row in _measured(result):
-        results.setdefault(str(row["task"]), []).append(row)
-    return results
 
 
 def _is_audit(result: Line) -> bool:

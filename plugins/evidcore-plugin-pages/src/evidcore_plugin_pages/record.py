@@ -39,6 +39,11 @@ class RunRecord:
         phantoms = self.phantom_datasets()
         return tuple(name for name in self.recipe.get("dataset", {}) if name not in phantoms)
 
+    def stage_table(self, stage: str) -> Mapping[str, Any]:
+        """Return the recipe's table of a stage such as `05-evaluate`; empty where it has none."""
+        number, tables = stage.partition("-")[0], self.recipe.get("stage", ())
+        return tables[int(number) - 1] if number.isdigit() and 0 < int(number) <= len(tables) else {}
+
 
 def is_phantom(component: str) -> bool:
     """Tell whether a data set component generates phantoms; their names say so."""

@@ -81,6 +81,19 @@ def with_tasks(result: Line) -> list[dict[str, Any]]:
     return rows + block
 
 
+def measured(result: Line) -> list[dict[str, Any]]:
+    """Return the rows of `with_tasks` that hold a value."""
+    return [row for row in with_tasks(result) if row.get("value") is not None]
+
+
+def by_task(result: Line) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of `measured` by task."""
+    results: dict[str, list[dict[str, Any]]] = {}
+    for row in measured(result):
+        results.setdefault(str(row["task"]), []).append(row)
+    return results
+
+
 def _table(rows: Sequence[Mapping[str, Any]], result: Line) -> dict[str, Any]:
     """Return what a table shows of rows: its cells as they are written, and which columns it needs."""
     lines = [reference_lines(row, result) if is_accuracy(row) and not is_detail(row) else {} for row in rows]

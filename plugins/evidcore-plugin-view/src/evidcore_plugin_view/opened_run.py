@@ -119,7 +119,6 @@ class OpenedRun:
     def described(self) -> dict[str, Any]:
         """Return what a viewer's head says of the run."""
         head = self.head
-        tables: Sequence[Mapping[str, Any]] = head.recipe.get("stage", ())
         return {
             "name": head.name,
             "folder": self.folder.name,
@@ -130,7 +129,7 @@ class OpenedRun:
             "message": str(head.status.get("message", "")),
             "phantoms": list(head.phantom_datasets()),
             "real": list(head.real_datasets()),
-            **{kind: [_described(stage, tables) for stage in self.stages(kind)] for kind in KINDS},
+            **{kind: [_described(stage, head) for stage in self.stages(kind)] for kind in KINDS},
         }
 
     def close(self) -> None:
@@ -140,9 +139,8 @@ class OpenedRun:
         self.followed.close()
 
 
-def _described(stage: str, tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    number = stage.partition("-")[0]
-    table = tables[int(number) - 1] if number.isdigit() and 0 < int(number) <= len(tables) else {}
+def _described(stage: str, head: RunRecord) -> dict[str, Any]:
+    table = head.stage_table(stage)
     return {"stage": stage, "kind": str(table.get("kind", "")), "arm": str(table.get("arm") or "")}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import numpy.typing as npt
-from evidcore_plugin_pages.gallery import AXES, SIDES, WINDOWS_HU, cut, window_of
+from evidcore_plugin_pages.gallery import AXES, SIDES, WINDOWS_HU, cut, full_range, window_of
 from PIL import Image
 
 from evidcore.api import MaskRef, VolumeRef, read, read_mask
@@ -49,8 +49,7 @@ class Scan:
     def windows(self) -> dict[str, tuple[float, float]]:
         """Return display windows as (lowest, highest value), the one that fits the content first."""
         if self.volume.intensity != "hu":
-            low, high = (float(edge) for edge in np.percentile(self.volume.array, (1, 99)))
-            return {"full range": (low, max(high, low + 1e-6))}
+            return full_range(self.volume.array)
         _, y, x = self.volume.shape_zyx
         middle = self.volume.array[:, y // 5 : y - y // 5, x // 5 : x - x // 5]  # without air around the body
         best = window_of(middle, _LUNG_SHARE)

@@ -14,7 +14,7 @@ from typing import Any
 from evidcore_plugin_pages.durations import is_number
 from evidcore_plugin_pages.examples import OPEN_KEYS, READINGS
 from evidcore_plugin_pages.record import Line, findings_of
-from evidcore_plugin_pages.tables import unit_of_row, with_tasks
+from evidcore_plugin_pages.tables import by_task, unit_of_row
 
 from evidcore.text.tags import inside
 from evidcore_plugin_view.background import Sentences
@@ -173,12 +173,8 @@ def staircases(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     that holds this figure. Each step has the difference to own volumes, `above`, where it was measured. Other
     stages have none.
     """
-    by_task: dict[str, list[Line]] = {}
-    for row in with_tasks(result):
-        if row.get("value") is not None:
-            by_task.setdefault(str(row["task"]), []).append(row)
     results = []
-    for task, rows in by_task.items():
+    for task, rows in by_task(result).items():
         levels = {str(row["condition"]): row for row in rows if row.get("condition") and row.get("headline")}
         own = levels.get("own")
         if own is None:
