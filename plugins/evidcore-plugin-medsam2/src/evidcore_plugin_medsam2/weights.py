@@ -109,7 +109,7 @@ class Source:
         return f"{reason} {OFFLINE.format(id=self.id, name=name, revision=self.revision, local=local)}"
 
 
-def published_config(size_px: int = SIZE_PX) -> Sam2VideoConfig:
+def published_config() -> Sam2VideoConfig:
     """Return the configuration of MedSAM2: SAM 2.1 Hiera-T at 512 px.
 
     transformers knows the size in several places; where one is forgotten, it runs at wrong positions.
@@ -117,14 +117,14 @@ def published_config(size_px: int = SIZE_PX) -> Sam2VideoConfig:
     import transformers
 
     vision = transformers.Sam2VisionConfig(
-        backbone_config=transformers.Sam2HieraDetConfig(image_size=[size_px, size_px]),
-        backbone_feature_sizes=[[size_px // stride] * 2 for stride in (4, 8, 16)],
+        backbone_config=transformers.Sam2HieraDetConfig(image_size=[SIZE_PX, SIZE_PX]),
+        backbone_feature_sizes=[[SIZE_PX // stride] * 2 for stride in (4, 8, 16)],
     )
     return transformers.Sam2VideoConfig(
         vision_config=vision,
-        prompt_encoder_config=transformers.Sam2VideoPromptEncoderConfig(image_size=size_px),
-        image_size=size_px,
-        memory_attention_rope_feat_sizes=[size_px // 16] * 2,
+        prompt_encoder_config=transformers.Sam2VideoPromptEncoderConfig(image_size=SIZE_PX),
+        image_size=SIZE_PX,
+        memory_attention_rope_feat_sizes=[SIZE_PX // 16] * 2,
     )
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -80,22 +79,22 @@ def check_stage(stage: Stage, context: StageContext) -> None:
         json.dumps([result.to_json(), [dict(line) for line in result.answers or ()]], allow_nan=False)
 
 
-def check_language(language: Language, texts: Sequence[str] = ("Which finding is present?", "None.")) -> None:
+def check_language(language: Language) -> None:
     """Assert the contract of a language model, and load it.
 
     - its width is that of the embeddings of its configuration and of the loaded model;
     - every token has an embedding, and the tokenizer has a chat template;
-    - a vocabulary that is counted knows the texts;
+    - a vocabulary that is counted knows the texts that it was counted on;
     - weights follow from the seed: the same each time, and others only where it has none of its own;
     - it says what is missing, or nothing.
 
     Args:
         language: the component under test, whose weights are on this machine.
-        texts: of the recipe, for a vocabulary that is counted.
     """
     check = Clauses(language)
     missing = language.missing_weights()
     check(missing == "", "its weights are on this machine", f"{missing!r}")
+    texts = ("Which finding is present?", "None.")
     corpus = Corpus(texts=lambda: list(texts))
     with check.raises_nothing("it can be loaded", "a corpus of texts"):
         (model, tokenizer), *others = (language.load(corpus, seed) for seed in (0, 0, 1))

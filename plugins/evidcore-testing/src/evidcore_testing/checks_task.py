@@ -23,13 +23,7 @@ ODD = (
 
 
 def check_task(
-    task: Task,
-    view: View,
-    cases: Sequence[Case],
-    *,
-    garbage: Sequence[str] = (),
-    seeds: Sequence[int] = (0, 1),
-    has_volumes: bool = True,
+    task: Task, view: View, cases: Sequence[Case], *, garbage: Sequence[str] = (), has_volumes: bool = True
 ) -> None:
     """Assert the contract of a task.
 
@@ -47,13 +41,12 @@ def check_task(
         view: shows the cases; one that tags slices where the task needs it.
         cases: cases that the task can ask about, at least one.
         garbage: completions that break this task's format, beside empty ones.
-        seeds: for which prompts are drawn.
         has_volumes: whether prompts show volumes; of a task of words alone they show none.
     """
     if task.needs_slice_tags and not view.tags_slices:
         raise ValueError(f"{type(task).__name__} needs slice tags, {type(view).__name__} writes none")
     check = Clauses(task)
-    for seed in seeds:
+    for seed in (0, 1):
         prompts = [prompt for case in cases for prompt in _asked(task, view, case, seed, has_volumes)]
         check(prompts, "cases that it can ask about are asked about", f"no prompt for seed {seed}")
         ids = [prompt.id for prompt in prompts]

@@ -185,7 +185,7 @@ def check_scorer(
         check(sound, "each score is in 0..1", f"got {score!r} for an empty text")
 
 
-def check_reweighter(reweighter: Reweighter, *, text: str = REPORT, spans: Sequence[Span] = SPANS) -> None:
+def check_reweighter(reweighter: Reweighter) -> None:
     """Assert the contract of a re-weighter.
 
     - one weight per token;
@@ -194,20 +194,15 @@ def check_reweighter(reweighter: Reweighter, *, text: str = REPORT, spans: Seque
     - tokens without characters and texts without labels are weighed too;
     - no tokens, no weights;
     - equal calls give equal weights.
-
-    Args:
-        reweighter: the component under test.
-        text: a target text, tokenised here at its words.
-        spans: its labelled sentences.
     """
     check = Clauses(reweighter)
-    words = [match.span() for match in re.finditer(r"\s*\S+", text)]
-    pieces = [(edge, edge + 2) for edge in range(0, len(text) - 1, 2)]
-    end_of_turn = (len(text), len(text))
-    for offsets, labels in itertools.product(([*words, end_of_turn], pieces, []), (spans, ())):
+    words = [match.span() for match in re.finditer(r"\s*\S+", REPORT)]
+    pieces = [(edge, edge + 2) for edge in range(0, len(REPORT) - 1, 2)]
+    end_of_turn = (len(REPORT), len(REPORT))
+    for offsets, labels in itertools.product(([*words, end_of_turn], pieces, []), (SPANS, ())):
         given = f"{len(offsets)} tokens under {len(labels)} spans"
         with check.raises_nothing("any target can be weighed", given):
-            weights, again = (list(map(float, reweighter(text, labels, offsets))) for _ in range(2))
+            weights, again = (list(map(float, reweighter(REPORT, labels, offsets))) for _ in range(2))
         check(len(weights) == len(offsets), "one weight per token", f"got {len(weights)} weights for {given}")
         for index, weight in enumerate(weights):
             sound = math.isfinite(weight) and weight >= 0

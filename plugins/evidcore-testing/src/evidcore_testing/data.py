@@ -35,7 +35,6 @@ def volume_case(
     folder: Path,
     seed: int = 0,
     *,
-    patient: str | None = None,
     size_zyx: Grid = (12, 16, 16),
     spacing_mm_zyx: tuple[float, float, float] = (5.0, 2.0, 2.0),
 ) -> Case:
@@ -47,7 +46,6 @@ def volume_case(
     Args:
         folder: where `case-<seed>.nii.gz` and `case-<seed>.npz` (the mask) go; made if missing.
         seed: which case.
-        patient: `patient-<seed>` if left out.
         size_zyx: voxels; 12 x 16 x 16 is the least.
         spacing_mm_zyx: voxel size in mm.
     """
@@ -80,7 +78,7 @@ def volume_case(
         answer=FINDINGS.index(shown), true_options=(FINDINGS.index(shown),),
     )  # fmt: skip
     return Case(
-        id=f"case-{seed}", patient=patient or f"patient-{seed}", volumes=(VolumeRef(path=str(path)),),
+        id=f"case-{seed}", patient=f"patient-{seed}", volumes=(VolumeRef(path=str(path)),),
         report=Report(text=text, spans=tuple(spans)), findings=findings,
         masks={shown: MaskRef(path=str(path.with_name(f"case-{seed}.npz")), key=shown)},
         questions=(question,), notes={"impression": sentences[-1][0]},
