@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
-from evidcore.text.tags import inside, tag_fault
+from evidcore.text.tags import inside, shortened, tag_fault
 
 SLICE, BOXES, ONE_BOX = "slice", "bbox_2d_list", "bbox_2d"
 FULL = 1000  # the far edge of what is shown
@@ -157,6 +157,5 @@ def _listed(shown: Sequence[int], most: int = 12) -> str:
     return ", ".join(names if len(names) <= most else [*names[: most - 1], "…", names[-1]])
 
 
-def _short(value: Any, most: int = 40) -> str:
-    text = repr(value) if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= most else text[:most] + "…"
+def _short(value: Any) -> str:
+    return shortened(repr(value) if isinstance(value, str) else json.dumps(value))
