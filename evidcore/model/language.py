@@ -209,7 +209,7 @@ def _absent_shards(index: Path) -> str:
     try:
         listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         return ", ".join(sorted({name for name in listed if not (index.parent / name).is_file()}))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as cause:
         raise DataError(f"{index}: lists no files of weights ({type(cause).__name__}). {ANEW}") from cause
 
 

@@ -1,5 +1,7 @@
 """Reader `model-reader`: a model of evidcore's and a published one, asked about slices."""
 
+import shutil
+
 import pytest
 from disc_cases import SHAPE, disc_case
 from evidcore_plugin_emrl.model_reader import ModelReader, PolicyReader
@@ -47,6 +49,16 @@ def questions(tmp_path):
 @pytest.mark.parametrize("table", [{"folder": "own"}, {"folder": "published", "encoder": NATIVE}])
 def test_models_keep_the_contract(models, questions, tmp_path, table):
     check_reader(ModelReader(models, **table, max_new_tokens=6), questions, tmp_path / "alone")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000])
+def test_a_configuration_that_cannot_be_read_is_named(models, questions, tmp_path, text):
+    folder = shutil.copytree(models / "own", tmp_path / "broken")
+    (folder / "config.json").write_text(text)
+    with pytest.raises(
+        DataError, match=r"model-reader: .*config.json cannot be read .*Name a model's folder"
+    ):
+        ModelReader(tmp_path, folder="broken")(questions)
 
 
 def test_the_policy_itself_keeps_the_contract(questions, tmp_path):

@@ -87,8 +87,15 @@ class ModelReader(Reader):
         """Load the model; nothing of it is trained."""
         self.ready()
         device = device_of(self._device, "model-reader")
-        config = Path(self._source.folder) / "config.json"
-        kind = json.loads(config.read_text(encoding="utf-8")).get("model_type") if self._source.folder else ""
+        kind = ""
+        if self._source.folder:
+            config = Path(self._source.folder) / "config.json"
+            try:
+                kind = str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
+            except (OSError, ValueError, AttributeError, RecursionError) as cause:
+                raise DataError(
+                    f"model-reader: {config} cannot be read ({cause}). Name a model's folder."
+                ) from cause
         if kind == VolumeVLMConfig.model_type:
             model, processor = load(Path(self._source.folder))
         else:
