@@ -3,18 +3,12 @@
 python benchmarks/planted_policies.py --seeds 200       2 cores, about 20 minutes, no download
 python benchmarks/planted_policies.py --seeds 200 --keep docs/results/planted_policies.json
 
-The policies are those of tests/audit/planted.py, which read a world of labels as eyes, headers, histograms or
+The policies are those of benchmarks/planted.py, which read a world of labels as eyes, headers, histograms or
 memory would. No voxel is rendered: these are rates of the audit's reasoning and statistics, not of a model.
 """
 
-import sys
-from pathlib import Path
-
-import planted_rates
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
-
 import planted
+import planted_rates
 
 TRUE_MARGIN = (0.28, 0.1)  # hit and false rates of a looker whose margin is near 0.10
 

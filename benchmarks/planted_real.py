@@ -10,12 +10,12 @@ with lesions drawn anew. Under 20 patients an audit gives no interval and tells 
 import argparse
 import functools
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import planted
 import rendered_policies as rendered
 from evidcore_plugin_phantoms.implant.dataset import Implant
 from real_scans import real_scans
@@ -23,9 +23,6 @@ from real_scans import real_scans
 from evidcore.api import Crop
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
-import planted
 
 KINDS = ("hypodense lesion", "stone")
 

@@ -21,14 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import planted
 import planted_rates
 import torch
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_phantoms.cues import Cues
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
-
-import planted
 
 from evidcore.api import Case, Crop, Dataset, EncoderInput, Prompt, VolumeRef, prepare
 from evidcore.builtin.choice import Choice

@@ -1,4 +1,4 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # the planted policies
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the planted policies
