@@ -314,7 +314,9 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
         self._tied_weights_keys = {"lm_head.weight": f"model.{place}.weight"}
         self.post_init()
         if language is not None:
-            self.generation_config = language.generation_config
+            ends, names = language.generation_config, ("bos_token_id", "eos_token_id", "pad_token_id")
+            ids = {name: getattr(ends, name) for name in names}  # no penalty that training had not
+            self.generation_config = transformers.GenerationConfig(**ids)
 
     def get_image_features(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         """Return the bridge's tokens per volume."""

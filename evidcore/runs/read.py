@@ -52,7 +52,7 @@ _RESULT = _form(
 )  # fmt: skip
 _FORMS = {  # by a file's name, or its folder's
     "": _form(),
-    "STATUS": _form(state=_TEXT, stage=_TEXT, step=_COUNT, message=_TEXT, time=_TEXT),
+    "STATUS": _form(state=_TEXT, stage=_TEXT, step=_COUNT, message=_TEXT, time=_TEXT, pid=_COUNT),
     "recipe.toml": _RECIPE, "resolved.toml": _RECIPE, "results": _RESULT, "result.json": _RESULT,
     "lock.toml": _form(package=_TABLE, dataset=_TABLE, versions=_TABLE, hardware=_TABLE, run=_TABLE),
     "metrics.jsonl": _form(stage=_IS_TEXT, step=_IS_COUNT, time_s=_NUMBER),

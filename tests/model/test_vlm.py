@@ -151,6 +151,17 @@ def test_words_that_a_language_model_has_not_learnt_get_the_mean_of_those_it_has
         torch.testing.assert_close(result[-3:], before.mean(0).expand(3, -1))
 
 
+def test_penalties_of_a_published_model_are_neither_asked_with_nor_exported(language_folder):
+    language, tokenizer = Pretrained(folder=str(language_folder)).load()
+    language.generation_config.repetition_penalty, ends = 1.8, language.generation_config.eos_token_id
+    encoder = factory.build("encoder", ENCODER, given={}, where="test")
+    model, _ = assemble.assemble(
+        language, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
+    )
+    assert model.generation_config.repetition_penalty in (None, 1.0)
+    assert model.generation_config.eos_token_id == ends
+
+
 def test_rows_of_a_pass_do_not_meet_in_an_encoder_that_is_trained(language_folder):
     model, _ = tiny_vlm(language_folder, stem="convolution")
     model.train_only(["encoder", "bridge"])

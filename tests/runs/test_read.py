@@ -51,6 +51,14 @@ def test_a_line_that_is_being_written_is_left_out(folder):
     assert [line["step"] for line in read.lines(folder / "metrics.jsonl")] == [1]
 
 
+def test_a_process_that_is_no_number_is_refused_and_not_printed(folder, caplog):
+    forged = {"state": "running", "stage": "01-sft", "pid": "\x1b]0;nothing wrong found\x07"}
+    (folder / "STATUS").write_text(json.dumps(forged))
+    with pytest.raises(RunError, match="STATUS: pid"):
+        read.read_status(folder)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("name", [*FILES, "resolved.toml", "lock.toml"])
 @pytest.mark.parametrize("damage", [b"[" * 100_000, b"\xff\xfe", b"1" * 5000, b"\0", b"[1]", b"{" * 300])
 def test_a_damaged_file_is_named(folder, monkeypatch, name, damage):

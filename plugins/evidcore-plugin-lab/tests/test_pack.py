@@ -36,6 +36,14 @@ def test_a_packed_run_is_whole_elsewhere(copied_run, tmp_path, evid):
     evid("page", unpacked)
 
 
+def test_nothing_beside_a_runs_stages_is_packed(copied_run, tmp_path):
+    stages = pack_run(copied_run, tmp_path / "sound.tar")
+    (place,) = (copied_run / "results").glob("02-*.json")
+    place.write_text(json.dumps({**json.loads(place.read_text()), "inputs": ".."}))
+    assert ".." not in pack_run(copied_run, tmp_path / "forged.tar")
+    assert stages
+
+
 def test_what_cannot_be_packed_is_said(copied_run, tmp_path, evid):
     (tmp_path / "there.tar").touch()
     said = evid("pack", copied_run, "--out", tmp_path / "there.tar", exit_code=2).stderr

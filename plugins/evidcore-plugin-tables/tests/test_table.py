@@ -78,6 +78,24 @@ def test_options_of_one_cell_and_answers_in_every_form(home, options, answer, se
     assert case.questions[0].options == ("liver", "spleen")
 
 
+def test_columns_after_d_are_options_where_all_before_them_are(home):
+    home.csv([ROWS[0] | {"E": "lung", "answer": "E"}])
+    assert answers(home.dataset()) == ["lung"]
+    home.csv([ROWS[1] | {"A": "yes", "B": "no", "E": "a note"}])
+    assert home.dataset().asked.among({"A", "B", "E"}).option_columns == ("A", "B")
+
+
+def test_indices_of_which_none_is_0_are_refused_until_it_is_said_what_they_count_from(home):
+    home.csv([row | {"answer": answer} for row, answer in zip(ROWS, "1231", strict=True)])
+    with pytest.raises(
+        DataError, match=r"csv: column 'answer': no answer is 0, so they may be counted from 1\. W"
+    ):
+        answers(home.dataset(answer_is="index"))
+    assert answers(home.dataset(answer_is="index", first_index=1)) == ["liver", "no"]
+    home.csv([row | {"answer": answer} for row, answer in zip(ROWS, "0121", strict=True)])
+    assert answers(home.dataset(answer_is="index")) == ["liver", "no"]
+
+
 def test_letters_stay_where_they_are_not_in_order(home):
     home.csv(changed(0, A="A. vein", B="C. difficile"))
     (case, *_) = home.dataset().cases("train")

@@ -131,6 +131,7 @@ class Table(CaseTable):
         )
         names = set().union(*(record for _, record in records))
         columns, asked = self.columns.among(names), self.asked.among(names)
+        asked = asked.counted((record.get(asked.answer_column) for _, record in records), self.file)
         gathered = Gathered(self.file, self.folder, self.intensity, columns, self.splitting, self.findings)
         skipped = 0
         for place, record in records:

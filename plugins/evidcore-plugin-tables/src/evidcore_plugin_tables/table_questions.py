@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -27,9 +28,10 @@ class QuestionColumns:
     Args:
         answer_is: how the answer is written: "letter" (A is the first option), "index" or "text". Where the
             options are yes and no, these words are read too.
-        first_index: what the first option is called where answers are indices: 0 or 1.
+        first_index: what the first option is called where answers are indices: 0 or 1. Left out, it is 0 if
+            an answer is 0.
         option_columns: one column an option, in the order of the letters; empty cells at the end are
-            options that a question does not have. Of A, B, C, D those that are there are read.
+            options that a question does not have. Of A to D those that are there are read; after D, E to H.
         options_column: one column for all options in place of these: a list, or texts with `separator`
             between.
         separator: stands between the options of one cell.
@@ -39,7 +41,7 @@ class QuestionColumns:
     """
 
     answer_is: AnswerForm = "letter"
-    first_index: Annotated[int, Ge(0), Le(1)] = 0
+    first_index: Annotated[int, Ge(0), Le(1)] | None = None
     option_columns: tuple[str, ...] = USUAL_OPTIONS
     options_column: str = ""
     separator: str = "|"
@@ -51,7 +53,19 @@ class QuestionColumns:
         """Return the columns that are read of a table with these names."""
         if self.options_column or self.option_columns != USUAL_OPTIONS:
             return self
-        return dataclasses.replace(self, option_columns=tuple(n for n in USUAL_OPTIONS if n in names))
+        usual = tuple(name for name in USUAL_OPTIONS if name in names)
+        more = itertools.takewhile(names.__contains__, LETTERS[4:] if usual == USUAL_OPTIONS else "")
+        return dataclasses.replace(self, option_columns=(*usual, *more))
+
+    def counted(self, answers: Iterable[Any], table: object) -> QuestionColumns:
+        """Return what indices count from too; a table in which none is 0 is refused unless that is given."""
+        if self.answer_is != "index" or self.first_index is not None:
+            return self
+        places = {_by_index(answer, (), 0) for answer in answers} - {None}
+        if places and 0 not in places:
+            why = f"{table}: column {self.answer_column!r}: no answer is 0, so they may be counted from 1"
+            raise DataError(f"{why}. Write first_index = 1, or first_index = 0.")
+        return dataclasses.replace(self, first_index=0)
 
     def wanted(self) -> tuple[str, ...]:
         """Return the columns that must be there."""
@@ -166,12 +180,12 @@ def _without_letters(options: list[str]) -> list[str]:
 
 def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, where: str) -> int:
     """Return which option is right, counted from 0."""
-    place = _READERS[columns.answer_is](value, options, columns.first_index)
+    first = columns.first_index or 0
+    place = _READERS[columns.answer_is](value, options, first)
     if place is None:
         place = _by_yes_or_no(value, options)
     if place is not None and 0 <= place < len(options):
         return place
-    first = columns.first_index
     expected = {
         "letter": f"a letter from A to {LETTERS[len(options) - 1]}",
         "index": f"a whole number from {first} to {first + len(options) - 1}",
@@ -184,7 +198,7 @@ def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, wher
 def _other_form(value: Any, options: tuple[str, ...], columns: QuestionColumns) -> str:
     """Return the option of the dataset under which the value would be an answer, as words."""
     for form, reader in _READERS.items():
-        place = reader(value, options, columns.first_index)
+        place = reader(value, options, columns.first_index or 0)
         if form != columns.answer_is and place is not None and 0 <= place < len(options):
             return f', or set answer_is = "{form}" on the dataset if all are written so'
     return ""

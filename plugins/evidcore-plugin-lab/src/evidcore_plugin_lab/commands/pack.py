@@ -46,7 +46,7 @@ def pack_run(run: Path, target: Path) -> list[str]:
         raise RunError(f"{run}: {why}. Pack it when that has ended.")
     store, names = run.parent / "stages", [result.get("inputs") for result in read_head(run).results]
     own = [path.resolve().relative_to(store).parts[0] for path in run.rglob("*") if path.is_symlink()]
-    used = [name for name in names if name and "/" not in name and (store / name).is_dir()]
+    used = [name for name in names if name and name.isalnum() and (store / name).is_dir()]
     stages = sorted({*own, *used})
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
