@@ -78,7 +78,7 @@ def picked(values: Array, label: int | None, path: str) -> Mask:
         if odd.size:
             raise DataError(
                 f"{path}: a mask holds whole numbers, got {float(odd[0])!r} in {odd.size} voxels. "
-                f"Threshold the probabilities first."
+                f"Threshold probabilities first; save labels as whole numbers, with slope 1."
             )
         if label is not None and label > 2 ** (np.finfo(values.dtype).nmant + 1):
             raise DataError(
@@ -99,7 +99,8 @@ def place_into(target: Mask, mask: Mask, geometry: Geometry, onto: Geometry, pat
     if np.abs(off).max() > SAME_GRID_VOXELS:  # resampling would move the mask's edge
         raise DataError(
             f"{path}: the mask lies on another grid than its volume: mask {geometry}, volume {onto}. "
-            f"Resample the mask onto the volume's grid with nearest neighbours."
+            f"Resample the mask onto the volume's grid with nearest neighbours, or, if its header was lost, "
+            f"give it the volume's (SimpleITK: CopyInformation)."
         )
     start = np.clip(offset, 0, onto.shape_zyx)
     stop = np.clip(offset + geometry.shape_zyx, 0, onto.shape_zyx)

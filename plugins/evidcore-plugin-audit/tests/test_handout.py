@@ -290,8 +290,10 @@ def test_a_key_of_other_questions_is_refused(recipe, prepared, audit, tmp_path):
     recipe.write_text(RECIPE.replace('name = "outside"', '# another comment\nname = "outside"'))
     audit(answers)
     key = json.loads((prepared / "key.json").read_text())
-    (prepared / "key.json").write_text(json.dumps({**key, "overrides": 3}))
-    assert "no key (TypeError(" in audit(answers, exit_code=2).stderr
+    hashed = {"questions": {name: {"hash": []} for name in key["questions"]}}
+    for changed, error in ({"overrides": 3}, "Type"), ({"limit": 1e400}, "Overflow"), (hashed, "Type"):
+        (prepared / "key.json").write_text(json.dumps({**key, **changed}))
+        assert f"no key ({error}Error(" in audit(answers, exit_code=2).stderr
     (prepared / "key.json").write_text("{}")
     assert "no key (KeyError('preparation'))" in audit(answers, exit_code=2).stderr
 

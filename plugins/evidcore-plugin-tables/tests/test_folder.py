@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import tables_home
 from evidcore_plugin_tables.folder import Folder
+from evidcore_plugin_tables.folder_table import mask_ref
 from evidcore_testing.checks_dataset import check_dataset
 from tables_home import SECRET, refusal
 
-from evidcore.api import EncoderInput, Finding, MaskRef, prepare, read, read_mask
+from evidcore.api import DataError, EncoderInput, Finding, MaskRef, prepare, read, read_mask
 from evidcore.builtin.views import Slices
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -118,6 +119,8 @@ def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_seri
     first, second = dataset.cases("train")
     assert first.masks == {"x": MaskRef(path=f"{home.data}/RS.dcm", key="large tumour")}
     assert second.masks == {"x": MaskRef(path=f"{home.data}/SEG.dcm", label=2)}
+    with pytest.raises(DataError, match="a label is a whole number, got "):
+        mask_ref(f"organs.nii.gz#{'1' * 5000}", home.data)
     assert second.volumes[0].key == "1.2.3"
     for case in (first, second):
         np.testing.assert_array_equal(read(case.volumes[0]).array, array)

@@ -92,6 +92,9 @@ def test_indices_of_which_none_is_0_are_refused_until_it_is_said_what_they_count
     ):
         answers(home.dataset(answer_is="index"))
     assert answers(home.dataset(answer_is="index", first_index=1)) == ["liver", "no"]
+    home.csv([ROWS[0] | {"answer": "1" * 5000}])
+    with pytest.raises(DataError, match="expected a whole number from 0 to 3"):
+        answers(home.dataset(answer_is="index"))
     home.csv([row | {"answer": answer} for row, answer in zip(ROWS, "0121", strict=True)])
     assert answers(home.dataset(answer_is="index")) == ["liver", "no"]
 

@@ -199,11 +199,11 @@ def read_key(path: Path) -> dict[str, Any]:
         result = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(result["preparation"], str) or not isinstance(result["stage"], str):
             raise TypeError("preparation and stage must be text")
-        _ = [question["hash"] for question in result["questions"].values()]
+        _ = [hash(question["hash"]) for question in result["questions"].values()]
         _ = [item.partition("=") for item in result["overrides"]], int(result["limit"])
     except FileNotFoundError as cause:
         raise DataError(f"{path}: no such file. Give the key that `evid audit prepare` wrote.") from cause
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
         raise DataError(f"{path}: no key ({cause!r}). Give what `evid audit prepare` wrote.") from cause
     return dict(result)
 

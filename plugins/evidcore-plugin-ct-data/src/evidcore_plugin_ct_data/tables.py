@@ -64,7 +64,7 @@ def numbers(cell: str, count: int, where: str) -> tuple[float, ...]:
         result = tuple(float(value) for value in values)
         if len(result) == count and all(map(math.isfinite, result)):
             return result
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError):
         pass
     why = f"must be a list of {count} numbers as text, such as [{', '.join(['0.75'] * count)}], got {cell!r}"
     raise DataError(f"{where}: {why}. Correct the cell, or fetch the table again.")

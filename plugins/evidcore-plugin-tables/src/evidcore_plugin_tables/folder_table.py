@@ -154,7 +154,7 @@ def mask_ref(text: str, folder: Path) -> MaskRef:
         return MaskRef(path=path)
     if file.endswith(".npz"):
         return MaskRef(path=path, key=pick)
-    if pick.isdecimal():
+    if pick.isdecimal() and len(pick) < 10:
         return MaskRef(path=path, label=int(pick))
     if file.lower().endswith(LABEL_MAPS) and not file.lower().endswith(".seg.nrrd"):
         raise DataError(f"{path}: a label is a whole number, got {shown(pick)}. Write file.nii.gz#5.")

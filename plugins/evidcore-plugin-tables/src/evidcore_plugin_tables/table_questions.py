@@ -210,7 +210,7 @@ def _by_letter(value: Any, options: tuple[str, ...], first: int) -> int | None:
 
 
 def _by_index(value: Any, options: tuple[str, ...], first: int) -> int | None:
-    result = re.fullmatch(r"(\d+)([.,]0)?", written(value))
+    result = re.fullmatch(r"(\d{1,9})([.,]0)?", written(value))
     return int(result[1]) - first if result else None
 
 
