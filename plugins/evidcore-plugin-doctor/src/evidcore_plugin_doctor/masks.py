@@ -4,15 +4,14 @@ A mask lies on its object where its outline follows edges of the scan, and that 
 object whose outline does not show (a tumour in muscle, on CT) says nothing.
 """
 
-import collections
-import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from evidcore_plugin_tables.mask_facts import read_masks
 from scipy import ndimage
 
-from evidcore.api import Case, DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.api import Case, DataError, MaskRef, VolumeRef
 from evidcore.case import Side
 from evidcore.data import Mask, Volume, read_geometry
 from evidcore_plugin_doctor.coarse import STEP_MM
@@ -161,35 +160,6 @@ def _exchanged(path: str, volume: Volume) -> str:
         return ""
     why = f"the mask has {shape} voxels (z, y, x), its volume {whole}: axes stand in each other's place"
     return f"{why}. Write it again as the volume was written."
-
-
-def read_masks(
-    masks: Mapping[str, MaskRef], volume: Volume, values_of: dict[str, list[int]] | None = None
-) -> Iterator[tuple[str, MaskRef, Mask | DataError]]:
-    """Yield each mask; further labels of one file are picked from a single reading of it.
-
-    `values_of` takes which labels other than 0 each file of labels holds.
-    """
-    labels = collections.Counter(ref.path for ref in masks.values() if ref.label is not None)
-    maps: dict[str, np.ndarray[Any, Any]] = {}
-    for name, ref in masks.items():
-        if ref.label is not None and ref.path in maps:
-            yield name, ref, maps[ref.path] == ref.label
-            continue
-        try:
-            mask = read_mask(ref, volume)
-        except DataError as cause:
-            yield name, ref, cause
-            continue
-        yield name, ref, mask
-        if ref.label is not None and labels.pop(ref.path, 0) > (values_of is None):
-            with contextlib.suppress(DataError):  # not every file of masks is a volume too
-                values = read(VolumeRef(path=ref.path, intensity="arbitrary")).array
-                if values_of is not None:
-                    numbers = {int(label) for plane in values for label in np.unique(plane)}
-                    values_of[ref.path] = sorted(numbers - {0})
-                if values.shape == mask.shape and np.array_equal(values == ref.label, mask):
-                    maps[ref.path] = values
 
 
 def _share_beyond(inside: tuple[np.ndarray[Any, Any], ...], volume: Volume, tissue: Mask) -> float:

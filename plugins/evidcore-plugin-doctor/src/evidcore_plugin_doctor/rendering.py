@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 from evidcore_plugin_pages.gallery import AXES, WINDOWS_HU, cut, grey, outline, png_uri, window_of
+from evidcore_plugin_tables.mask_facts import read_masks
 from nibabel.orientations import ornt2axcodes
 
 from evidcore.api import DataError, MaskRef, read_mask
 from evidcore.data import Mask, Volume
 from evidcore.data.placement import Placement
 from evidcore_plugin_doctor.coarse import block_means
-from evidcore_plugin_doctor.masks import read_masks
 
 MOST_PICTURES = 4  # volumes of a case
 MOST_MASKS = 24  # of a volume; more outlines cannot be told apart

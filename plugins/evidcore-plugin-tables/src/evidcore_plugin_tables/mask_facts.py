@@ -1,14 +1,15 @@
 """What can be said about a case from its masks alone: how much there is of each, and where it lies."""
 
 import collections
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from evidcore.api import Cache, Case, DataError, MaskRef, VolumeRef, read, read_mask
-from evidcore.data import Array, Volume, content_hash
+from evidcore.data import Array, Mask, Volume, content_hash
 from evidcore.data.body import midline_mm
 
 READING = 2  # raise whenever the same files give other facts
@@ -61,30 +62,43 @@ def case_facts(case: Case, names: Iterable[str], cache_folder: Path, *, body: bo
 
 def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFacts:
     volume = read(ref)
-    dx = volume.spacing_mm_zyx[2]
     result: dict[str, MaskFacts] = {}
-    files: dict[str, dict[str, MaskRef]] = collections.defaultdict(dict)
-    for name, mask in masks.items():
-        files[mask.path][name] = mask
-    for together in files.values():
-        result |= _label_map(volume, together) if len(together) > 1 else {}
-        for name in together.keys() - result.keys():
-            result[name] = _from_columns(volume, read_mask(together[name], like=volume).sum(axis=(0, 1)))
-    body_mm = midline_mm(volume) if body else None
-    return CaseFacts(masks=result, body_mm=body_mm, grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx)
+    for name, _, mask in read_masks(masks, volume):
+        if isinstance(mask, DataError):
+            raise mask
+        result[name] = _from_columns(volume, mask.sum(axis=(0, 1)))
+    middle_mm = (volume.shape_zyx[2] - 1) / 2 * volume.spacing_mm_zyx[2]
+    return CaseFacts(masks=result, body_mm=midline_mm(volume) if body else None, grid_mm=middle_mm)
 
 
-def _label_map(volume: Volume, masks: Mapping[str, MaskRef]) -> dict[str, MaskFacts]:
-    """Measure many labels of one file in one pass; nothing where they are no labels, or need placing."""
-    if any(ref.label is None or ref.key is not None for ref in masks.values()):
-        return {}
-    path = next(iter(masks.values())).path
-    labels = read(VolumeRef(path=path, intensity="arbitrary"))
-    if labels.array.dtype != np.int16 or not labels.geometry.fits(volume.geometry):
-        return {}  # read_mask reconciles them or says what is wrong
-    wanted = {ref.label for ref in masks.values()}
-    columns = {label: (labels.array == label).sum(axis=(0, 1)) for label in wanted}
-    return {name: _from_columns(volume, columns[ref.label]) for name, ref in masks.items()}
+def read_masks(
+    masks: Mapping[str, MaskRef], volume: Volume, values_of: dict[str, list[int]] | None = None
+) -> Iterator[tuple[str, MaskRef, Mask | DataError]]:
+    """Yield each mask, or why it cannot be read; further labels of one file come from one reading of it.
+
+    `values_of` takes which labels other than 0 each file of labels holds.
+    """
+    labels = collections.Counter(ref.path for ref in masks.values() if ref.label is not None)
+    maps: dict[str, Array] = {}
+    for name, ref in masks.items():
+        if ref.label is not None and ref.key is None and ref.path in maps:
+            yield name, ref, maps[ref.path] == ref.label
+            continue
+        try:
+            mask = read_mask(ref, volume)
+        except DataError as cause:
+            yield name, ref, cause
+            continue
+        yield name, ref, mask
+        if ref.label is not None and labels.pop(ref.path, 0) > (values_of is None):
+            with contextlib.suppress(DataError):  # not every file of masks is a volume too
+                whole = read(VolumeRef(path=ref.path, intensity="arbitrary"))
+                if values_of is not None:
+                    numbers = {int(label) for plane in whole.array for label in np.unique(plane)}
+                    values_of[ref.path] = sorted(numbers - {0})
+                # else `read_mask` reconciles them or says what is wrong
+                if whole.array.dtype == np.int16 and whole.geometry.fits(volume.geometry):
+                    maps[ref.path] = whole.array
 
 
 def _from_columns(volume: Volume, columns: Array) -> MaskFacts:
