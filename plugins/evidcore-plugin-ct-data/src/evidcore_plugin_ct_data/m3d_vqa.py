@@ -65,8 +65,11 @@ class M3dVqa(PublishedSet):
             questions: list[Question] = []
             fault = None
             for place, row in rows:
+                name = place.rpartition("/")[2].replace(": line ", ":")
+                choices = {column[-1]: row[column] for column in CHOICES}
+                answer = {"letter": row["Answer Choice"], "answer": row["Answer"]}
                 try:
-                    questions.append(_question(place, row))
+                    questions.append(question(name, row["Question"], choices, **answer))
                 except Unanswerable as cause:
                     fault = fault or f"{place}: {cause}. Correct or drop the row."
             entry = stack.entry(split, self._homes, where, questions=tuple(questions))
@@ -100,10 +103,3 @@ def _image(row: Row) -> str:
     """Return the image of a row from `ct_case` or `ct_quizze` on: tables write what is before it or not."""
     path = row["Image Path"].strip()
     return tail(path) or path
-
-
-def _question(place: str, row: Row) -> Question:
-    """Return the question of a row."""
-    choices = {column[-1]: row[column] for column in CHOICES}
-    name = place.rpartition("/")[2].replace(": line ", ":")
-    return question(name, row["Question"], choices, letter=row["Answer Choice"], answer=row["Answer"])
