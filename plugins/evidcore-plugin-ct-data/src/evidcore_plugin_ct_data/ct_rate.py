@@ -28,7 +28,8 @@ from nibabel.affines import from_matvec, obliquity
 
 from evidcore.api import Case, DataError, Finding, InlineOptions, Question, Report, VolumeRef
 from evidcore.case import Split
-from evidcore_plugin_ct_data.letters import LETTERS, Unanswerable, question
+from evidcore.text.tags import LETTERS
+from evidcore_plugin_ct_data.letters import Unanswerable, question
 from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, drawn_split
 from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_list, read_rows
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from evidcore.api import Question
 
-LETTERS = "ABCDEFGH"
-
 
 class Unanswerable(ValueError):
     """A published question whose answer cannot be told from its options; says why."""
