@@ -128,12 +128,6 @@ def test_what_the_recipe_says_against_overrides_is_shown_whole_at_the_line_of_th
     assert "command line, stage.sft.stepz: unknown key. Did you mean 'steps'?" in result[3]
 
 
-def test_a_recipe_that_is_not_there_is_answered_with_its_nearest_neighbour(put):
-    path = put(('"tiny.toml"', '"tinny.toml"'))
-    with pytest.raises(RecipeError, match=r"tinny.toml: no such file. Did you mean 'tiny.toml'\?"):
-        load_ablation(path)
-
-
 def test_levels_of_two_factors_may_have_one_name(put):
     text = ABLATION[: ABLATION.index("[arm]")] + FACTORS.replace("plain", "short").replace("weighed", "long")
     result = load_ablation(put(('reference = "short"', 'reference = "short+long"'), text=text))
