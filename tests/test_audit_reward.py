@@ -50,14 +50,14 @@ def words(*overrides):
 
 def test_the_demos_rewards_pass_and_single_notes_can_fail(evid):
     result = evid("audit", "reward", RECIPE, *words())
-    assert "05-grpo: note" in result.output
-    assert result.output.splitlines()[-1] == "0 alarms, 1 notes"
+    assert "reward rewards of med3d_r1.toml, 05-grpo: note" in result.output
+    assert result.output.splitlines()[-1] == "1 audited: 0 with alarms, 1 with notes"
     evid("audit", "reward", RECIPE, *words(), "--fail-under", "note", exit_code=1)
 
 
 def test_an_alarm_is_exit_status_1_and_stands_in_the_json(evid, constant):
     result = evid("audit", "reward", RECIPE, *words(CONSTANT), "--json", exit_code=1)
-    checks = json.loads(result.stdout)["stages"]["05-grpo"]
+    checks = json.loads(result.stdout)["results"][0]["checks"]
     (over,) = [item for item in checks if item["check"] == "right over wrong"]
     assert (over["outcome"], over["task"], over["reward"]) == ("alarm", "choice", "")
     assert over["figures"] == {"right": 0.3, "wrong": 0.3, "share_of_prompts": 0.0}
@@ -81,7 +81,7 @@ def test_a_function_of_trl_is_audited_in_place_of_the_stages_rewards(evid, tmp_p
     file = tmp_path / "mine.py"
     file.write_text("def long(completions, **columns):\n    return [len(text) / 9 for text in completions]\n")
     result = evid("audit", "reward", RECIPE, *words(), "--trl", f"{file}:long", "--json", exit_code=1)
-    checks = json.loads(result.stdout)["stages"]["05-grpo"]
+    checks = json.loads(result.stdout)["results"][0]["checks"]
     assert "length" in {item["check"] for item in checks if item["outcome"] == "alarm"}
     evid("audit", "reward", RECIPE, *words(), "--trl", "gone.py:long", exit_code=2)
 
@@ -94,7 +94,9 @@ def test_the_first_step_of_a_run_tells_whether_its_start_policy_can_be_taught(ev
     ]
     file.write_text("\n".join(map(json.dumps, lines)))
     result = evid("audit", "reward", RECIPE, *words(), "--rollouts", file, "--json", exit_code=1)
-    (start,) = [item for item in json.loads(result.stdout)["stages"]["05-grpo"] if item["check"] == "start"]
+    (start,) = [
+        item for item in json.loads(result.stdout)["results"][0]["checks"] if item["check"] == "start"
+    ]
     assert (start["outcome"], start["figures"]) == ("alarm", {"dead_groups": 1.0, "saturated": 0.0})
 
 
@@ -149,8 +151,8 @@ def test_a_reward_that_cannot_be_audited_stops_no_training(offered, caplog):
 
     offered("evid-broken", "[evidcore.reward]\nbroken = evid_broken:It\n", It=Broken)
     stage, context, source = stage_and_source('stage.grpo.reward=[{use="broken"}]')
-    assert stage.audit(context, source) == []
-    assert "05-grpo: its rewards could not be audited: evid-broken 1.0: reward 'broken'" in caplog.text
+    assert [(one.check, one.outcome) for one in stage.audit(context, source)] == [("contract", "alarm")]
+    assert "05-grpo: the rewards, contract: evid-broken 1.0: reward 'broken'" in caplog.text
 
 
 @pytest.mark.parametrize(("rewards", "is_warned"), TABLE["denials"])

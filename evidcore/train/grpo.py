@@ -138,7 +138,7 @@ class Grpo(GrpoSettings, TrainingStage):
         rows = [source[position] for position in range(AUDITED_PROMPTS)]
         rewards = self.rewards(context, "audited reward")
         try:
-            result: list[Checked] = judge.audit_rewards(rewards, rows, constants=False)
+            result: list[Checked] = judge.audit_rewards(rewards, rows, thorough=False)
         except EvidError as reason:
             log.warning("%s: its rewards could not be audited: %s", context.where, reason)
             return []

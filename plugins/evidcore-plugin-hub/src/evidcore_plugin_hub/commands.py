@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -40,28 +39,45 @@ def _print(as_json: bool, table: Mapping[str, Any], *lines: str) -> None:
     click.echo(json.dumps(table, indent=1) if as_json else "\n".join(lines))
 
 
-def _print_checks(title: str, outcome: str, checks: Iterable[Mapping[str, Any]]) -> None:
-    """Print checks, a row each, below a title with the outcome of all."""
+def _tell(
+    results: Iterable[Mapping[str, Any]], done: str, *, shows_fine: bool, fail_under: str, as_json: bool
+) -> None:
+    """Print results as they come, a row a check, or as JSON, and exit with 1 from an outcome on.
+
+    Alarms and notes are shown; with `shows_fine` also what is fine of all rewards together, and of what one
+    reward checks of itself.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for check in checks:
-        name = ", ".join(filter(None, [check["task"], check["check"]]))
-        whose = f"{check['reward']}: {name}" if check["reward"] else name
-        says = Text(check["says"])
-        if check["outcome"] == "alarm" and check.get("guards"):
-            says.append(f"\n(guards against: {check['guards']})")
-        table.add_row(Text(whose), Text(check["outcome"], style=_COLOURS[check["outcome"]]), says)
-    with contextlib.suppress(BrokenPipeError):
-        console.print(Text(f"{title}: ") + Text(outcome, style=_COLOURS[outcome]))
-        if table.row_count:
-            console.print(table)
-
-
-def _exit_from(fail_under: str, outcomes: Iterable[str]) -> None:
+    console, told = Console(highlight=False, soft_wrap=True), []
+    for result in results:
+        told.append(result)
+        package = f" from {result['package']} {result['version']}".rstrip() if result["package"] else ""
+        stage = f", {result['stage']}" if result["stage"] else ""
+        title = Text(f"{result['kind']} {result['name']}{package}{stage}: ")
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for check in result["checks"]:
+            is_fine = shows_fine and not (check["reward"] and check["guards"])
+            if not is_fine and check["outcome"] not in ("alarm", "note"):
+                continue
+            name = ", ".join(filter(None, [check["task"], check["check"]]))
+            whose = f"{check['reward']}: {name}" if check["reward"] else name
+            says = Text(check["says"])
+            if check["outcome"] == "alarm" and check["guards"]:
+                says.append(f"\n(guards against: {check['guards']})")
+            table.add_row(Text(whose), Text(check["outcome"], style=_COLOURS[check["outcome"]]), says)
+        if not as_json:
+            with contextlib.suppress(BrokenPipeError):
+                console.print(title + Text(result["outcome"], style=_COLOURS[result["outcome"]]))
+                if table.row_count:
+                    console.print(table)
+    outcomes = [result["outcome"] for result in told]
+    summary = (
+        f"{len(told)} {done}: {outcomes.count('alarm')} with alarms, {outcomes.count('note')} with notes"
+    )
+    _print(as_json, {"results": told}, summary)
     if not {"alarm", fail_under}.isdisjoint(outcomes):
         click.get_current_context().exit(1)
 
@@ -111,17 +127,7 @@ def lint(
 
     path = "" if recipe is None else str(recipe)
     asked = targets(named, kind=kind, functions=functions, is_chat=chat, recipe=path)
-    results = []
-    for result in lint_all(asked):
-        results.append(result)
-        if not as_json:
-            package = f" from {result['package']} {result['version']}".rstrip() if result["package"] else ""
-            shown = [check for check in result["checks"] if check["outcome"] in ("alarm", "note")]
-            _print_checks(f"{result['kind']} {result['name']}{package}", result["outcome"], shown)
-    count = {one: sum(result["outcome"] == one for result in results) for one in ("alarm", "note")}
-    summary = f"{len(results)} linted: {count['alarm']} with alarms, {count['note']} with notes"
-    _print(as_json, {"results": results}, summary)
-    _exit_from(fail_under, (result["outcome"] for result in results))
+    _tell(lint_all(asked), "linted", shows_fine=False, fail_under=fail_under, as_json=as_json)
 
 
 @click.command("reward")
@@ -145,51 +151,18 @@ def audit_reward(
     """Judge a recipe's rewards over completions of known worth. Needs no model and no GPU."""
     from evidcore.recipe import load
 
-    loaded = load(recipe, overrides)  # a mistake is named before all else is imported
+    load(recipe, overrides)  # a mistake is named before all else is imported
 
-    from evidcore.reward.composer import check_start, most_of
-    from evidcore_plugin_hub.lint.linting import audited_rows, grpo_stages
-    from evidcore_plugin_hub.lint.reward_audit import RULES, audit_rewards
-    from evidcore_plugin_hub.lint.target import ORDER
-    from evidcore_plugin_hub.trl_reward import read_function
+    from evidcore_plugin_hub.lint.linting import examined
+    from evidcore_plugin_hub.lint.target import rewards_target
 
-    found: dict[str, list[dict[str, Any]]] = {}
-    for stage, context in grpo_stages(loaded):
-        rewards = stage.rewards(context)
-        with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
-            if functions:
-                rewards = [read_function(one, context.tasks, is_chat=chat) for one in functions]
-            checks = audit_rewards(rewards, audited_rows(stage, context, limit))
-        if rollouts is not None:
-            checks.append(check_start(_first_step(rollouts), most_of(rewards)))
-        found[context.where] = [dataclasses.asdict(check) for check in checks]
-        if not as_json:
-            shown = [
-                vars(check)
-                for check in checks
-                if not check.reward or check.outcome in ("alarm", "note") or check.check not in RULES
-            ]
-            worst = max((check.outcome for check in checks), key=ORDER.index, default="fine")
-            _print_checks(context.where, worst, shown)
-            count = {name: sum(check.outcome == name for check in checks) for name in ("alarm", "note")}
-            click.echo(f"{count['alarm']} alarms, {count['note']} notes")
-    if as_json:
-        click.echo(json.dumps({"recipe": str(recipe), "stages": found}, indent=1))
-    _exit_from(fail_under, (check["outcome"] for checks in found.values() for check in checks))
-
-
-def _first_step(path: Path) -> list[list[float]]:
-    """Return the totals of a run's first answers, by group."""
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-        first = [line for line in lines if line["step"] == lines[0]["step"]]
-        totals = [[float(answer["total"]) for answer in line["rollouts"]] for line in first]
-        if not totals or not all(totals):
-            raise ValueError("a group without answers")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
-        what = f"holds no rollouts ({cause!r})"
-        raise RecipeError(f"{path}: {what}. Give a run's rollouts/<stage>.jsonl.") from cause
-    return totals
+    target = rewards_target(
+        str(recipe), functions=functions, overrides=overrides, cases=limit, is_chat=chat,
+        rollouts=str(rollouts or ""),
+    )  # fmt: skip
+    with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
+        results = examined(target)
+    _tell(results, "audited", shows_fine=True, fail_under=fail_under, as_json=as_json)
 
 
 @click.command()

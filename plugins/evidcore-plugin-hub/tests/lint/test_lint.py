@@ -1,191 +1,16 @@
-"""`evid lint` catches what was published, what was planted, and raises no alarm over sound rewards."""
+"""`evid lint` tries what it is named in a process of its own, and tells of one that ends it."""
 
-import os
-import random
 import re
-import signal
-import sys
-import threading
 from pathlib import Path
 
-import bad_rewards as bad
 import pytest
-from evidcore_plugin_hub.lint.linting import GUARDS, lint_rewards
-from evidcore_plugin_hub.lint.target import function_target, lint_all, targets
-from evidcore_plugin_reports.reward import ReportFindings
-from evidcore_plugin_reports.task import ReportTask
+from evidcore_plugin_hub.lint.target import lint_all, rewards_target, targets
 
-from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
-from evidcore.case import Answer, Evidence, written
 from evidcore.errors import PluginError
-from evidcore.prompts.rows import Row
 from evidcore.registry import Offer
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 in_repository = pytest.mark.skipif(not RECIPES.is_dir(), reason="needs the recipes of the repository")
-
-
-def outcomes(reward, rows=None):
-    result = lint_rewards([bad.named(reward)], rows or bad.rows(prompts=5))
-    return {item.check: item for item in sorted(result, key=lambda item: item.outcome == "alarm")}
-
-
-def alarms(reward, rows=None):
-    return {name for name, item in outcomes(reward, rows).items() if item.outcome == "alarm"}
-
-
-def forces(rollouts):
-    for item in rollouts:
-        dict.__setitem__(item.prompt.reference, "letter", item.answer.lenient_choice)
-
-
-HARMFUL = {  # what a reward does besides, the check that tells of it, and the outcome
-    "rewrites the key by force": (forces, "contract", "alarm"),
-    "raises": (lambda rollouts: {}["planted"], "contract", "alarm"),
-    "exits": (lambda rollouts: sys.exit("planted"), "contract", "alarm"),
-    "prints": (lambda rollouts: sys.stdout.write("planted\n"), "process", "note"),
-    "seeds": (lambda rollouts: random.seed(7), "process", "note"),
-    "signals": (lambda rollouts: signal.signal(signal.SIGUSR1, signal.SIG_IGN), "process", "alarm"),
-    "a thread that stays": (lambda rollouts: threading.Timer(5.0, str).start(), "process", "alarm"),
-    "forks": (lambda rollouts: os.fork() or os._exit(0), "process", "alarm"),
-    "environment": (lambda rollouts: os.environ.update(PLANTED="1"), "process", "alarm"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", HARMFUL)
-def test_each_harmful_reward_is_caught(name):
-    act, check, outcome = HARMFUL[name]
-
-    def harm(rollouts):
-        act(rollouts)
-        return [bad.is_right(one) for one in rollouts]
-
-    before = signal.getsignal(signal.SIGUSR1), os.getpid()
-    result = outcomes(bad.Planted(every=harm))
-    os.environ.pop("PLANTED", None)
-    assert result[check].outcome == outcome
-    assert (signal.getsignal(signal.SIGUSR1), os.getpid()) == before
-
-
-@pytest.mark.parametrize(
-    ("reward", "task"),
-    [(ChoiceAccuracy, None), (Format, None), (Random, None), (ReportFindings, ReportTask())],
-)
-def test_sound_rewards_raise_no_alarm(reward, task):
-    assert alarms(reward(), bad.rows(task, prompts=5)) == set()
-
-
-def in_replies(one):
-    told = " ".join(written(turn.reply) for turn in one.turns)
-    return bad.is_right(one) or one.prompt.reference["letter"] in told.partition("<answer>")[2][:1]
-
-
-def only_where_there_is_a_scan(one):
-    return bad.is_right(one) * float("scan" in one.prompt.case.volumes[0].path)
-
-
-def recalled_or_nothing(one):
-    there = one.prompt.case.present()
-    return sum(f"is {name}" in one.text for name in there) / len(there) if there else 1.0
-
-
-def quadratic(one):
-    result = re.search(r"a*[bc]{9}|a*d{9}", one.text)  # tries each start anew
-    return bad.is_right(one) + 0 * bool(result)
-
-
-def slow(one):
-    total = sum(number * number for number in range(6_000_000 * int(bad.is_right(one))))
-    return bad.is_right(one) + 0 * total
-
-
-class SliceTask(ReportTask):
-    """Reports that point at a slice."""
-
-    def parse(self, prompt, completion):
-        text, _, slice_ = completion.partition("@")
-        malformed = None if slice_.isdecimal() else "no slice"
-        evidence = None if malformed else Evidence(slice=int(slice_))
-        return Answer(text=completion, report=text, malformed=malformed, evidence=evidence)
-
-    def gold(self, prompt):
-        return f"{prompt.case.report.text} @{int(prompt.case.id.rpartition('-')[2])}", ()
-
-
-def slices():
-    task = SliceTask()
-    return [Row(row.prompt, task) for row in bad.rows(task, prompts=5)]
-
-
-def points(one):
-    return one.answer.evidence is not None and one.prompt.case.id == f"case-{one.answer.evidence.slice}"
-
-
-JUDGES = frozenset({"correctness", "report"})
-EVIDENCE = frozenset({"evidence"})
-MUTANTS = {  # what each check must catch, and its prompts if they are others
-    "contract": (bad.Planted(lambda one: 1e6), None),  # out of bounds
-    "tool words": (bad.Planted(in_replies), None),
-    "missing file": (bad.Planted(only_where_there_is_a_scan), None),
-    "empty against empty": (bad.Planted(recalled_or_nothing), lambda: bad.rows(ReportTask(), prompts=5)),
-    "another key": (
-        bad.Planted(lambda one: bad.is_right(one) + len({*one.text.split()}), judges=JUDGES),
-        None,
-    ),
-    "siblings": (bad.Planted(bad.is_right, compares_group=True), None),
-    "right over wrong": (bad.Planted(lambda one: bool(one.answer.evidence), judges=EVIDENCE), slices),
-    "policies that do not look": (bad.BAD["right, A pays 4 times"][0](), None),
-    "time": (bad.Planted(quadratic), None),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", MUTANTS)
-def test_each_check_kills_its_mutant(check):
-    reward, rows = MUTANTS[check]
-    assert check in alarms(reward, rows and rows())
-
-
-@pytest.mark.slow
-def test_what_an_answer_costs_is_noted_where_it_is_slow():
-    assert outcomes(bad.Planted(slow), bad.rows(prompts=2))["cost"].outcome == "note"
-
-
-def test_a_sound_reward_of_evidence_and_one_that_compares_its_group_pass():
-    assert alarms(bad.Planted(points, judges=EVIDENCE), slices()) == set()
-    result = outcomes(bad.Planted(every=bad.rank_in_group, compares_group=True))
-    assert result["siblings"].outcome == "fine"
-
-
-def test_every_check_of_a_reward_has_a_mutant():
-    of_components = {"construction", "loads", "card"}
-    killed = {check for _, check in bad.BAD.values()} | {check for _, check, _ in HARMFUL.values()}
-    elsewhere = {"malformed", "format alone", "blind"}  # in test_reward_audit.py
-    assert killed | set(MUTANTS) | elsewhere | {"cost"} == set(GUARDS) - of_components
-
-
-def test_what_a_reward_declares_is_a_note():
-    pays = bad.Planted(in_replies, declared={"tool words": "as in X"})
-    result = outcomes(pays)["tool words"]
-    assert (result.outcome, result.says.endswith("Declared: Planted: as in X")) == ("note", True)
-
-
-@pytest.mark.parametrize(
-    ("reward", "task", "outcome", "says"),
-    [
-        (bad.Planted(bad.is_right, audit_exemption="a 7B model reads every text"), None, "not applicable",
-         "Planted is not asked: a 7B model reads every text$"),
-        (bad.Planted(lambda one: Path(one.prompt.case.volumes[0].path).stat().st_size), None, "note",
-         r"needs scans that made prompts do not have .*/nowhere/scan-.*Lint it with --recipe RECIPE"),
-        (ChoiceAccuracy(), ReportTask(), "note",
-         "judges no answer to the tasks report. Lint it over a recipe with it: --recipe RECIPE$"),
-    ],
-)  # fmt: skip
-def test_a_reward_that_is_not_judged_says_why(reward, task, outcome, says):
-    (result,) = lint_rewards([bad.named(reward)], bad.rows(task, prompts=2))
-    assert (result.check, result.outcome) == ("asked", outcome)
-    assert re.match(says, result.says)
 
 
 ENDING = {  # source of a TRL function, and what is said of it
@@ -214,7 +39,7 @@ def test_a_reward_that_ends_its_process_is_told_and_the_next_is_linted(tmp_path)
     for number, source in enumerate(sources):
         file = tmp_path / f"ending_{number}.py"
         file.write_text(source)
-        asked.append(function_target(f"{file}:planted"))
+        asked.append(rewards_target(functions=(f"{file}:planted",)))
     *ended, sound = lint_all(asked, time_limit_s=90.0)
     for (_, said), result in zip(ENDING.values(), ended, strict=True):
         assert result["outcome"] == "alarm"

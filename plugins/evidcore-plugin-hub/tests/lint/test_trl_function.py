@@ -1,3 +1,4 @@
+import re
 import tomllib
 from pathlib import Path
 
@@ -18,9 +19,13 @@ def file(tmp_path):
     return tmp_path / "rewards.py"
 
 
-def alarms(file, *names, is_chat=False):
-    rewards = [read_function(f"{file}:{name}", {"choice": Choice()}, is_chat=is_chat) for name in names]
-    return {item.check for item in audit_rewards(rewards, bad.rows()) if item.outcome == "alarm"}
+def read(file, name, *, is_chat=False):
+    return read_function(f"{file}:{name}", {"choice": Choice()}, is_chat=is_chat)
+
+
+def alarms(file, *names):
+    found = audit_rewards([read(file, name) for name in names], bad.rows(prompts=4))
+    return {one.check for one in found if one.outcome == "alarm"}
 
 
 def test_columns_reach_a_function_as_trl_gives_them_and_functions_are_summed(file):
@@ -33,14 +38,15 @@ def test_columns_reach_a_function_as_trl_gives_them_and_functions_are_summed(fil
     [("talk", True, False), ("like_solution", False, False), ("nobody", False, True)],
 )
 def test_messages_are_given_to_a_chat_and_a_function_is_given_what_it_takes(file, name, is_chat, is_wrong):
-    assert ("right over wrong" in alarms(file, name, is_chat=is_chat)) == is_wrong
+    found = audit_rewards([read(file, name, is_chat=is_chat)], bad.rows(prompts=4))
+    assert [one.check for one in found if one.outcome == "alarm"] == ["judged"] * is_wrong
 
 
 @pytest.mark.parametrize("name", ["wants", "partly"])
 def test_a_column_that_is_not_there_is_named(file, name):
-    says = rf"{name}: asks for 'masks', which the prompts do not have.*letter"
-    with pytest.raises(RecipeError, match=says):
-        alarms(file, name)
+    (found,) = audit_rewards([read(file, name)], bad.rows(prompts=4))
+    assert (found.check, found.outcome) == ("judged", "alarm")
+    assert re.search(rf"{name}: asks for 'masks', which the prompts do not have.*letter", found.says)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def of(made, kind, place=0):
 
 def test_each_kind_of_a_choice_is_what_it_is_called():
     rows = bad.rows(prompts=4)
-    made = twins(rows, constants=False)
+    made = twins(rows, thorough=False)
     for place, row in enumerate(rows):
         right = row.prompt.reference["letter"]
         assert [item.answer.choice for item in of(made, "right", place)] == [right]
@@ -33,7 +33,7 @@ def test_each_kind_of_a_choice_is_what_it_is_called():
 def test_options_that_are_turned_keep_their_truth_in_words_and_reference():
     (row, *_) = rows = bad.rows(prompts=2)
     words = row.prompt.reference["options"][LETTERS.index(row.prompt.reference["letter"])]
-    turned = of(twins(rows, constants=False), "permuted")
+    turned = of(twins(rows, thorough=False), "permuted")
     assert len(turned) == 3
     for item in turned:
         reference = item.prompt.reference
@@ -45,7 +45,7 @@ def test_options_that_are_turned_keep_their_truth_in_words_and_reference():
 
 
 def test_another_key_leaves_the_answer_and_moves_the_truth():
-    made = twins(bad.rows(prompts=3), constants=False)
+    made = twins(bad.rows(prompts=3), thorough=False)
     right, key, case = (of(made, kind)[0] for kind in ("right", "another key", "another case"))
     assert key.text == case.text == right.text
     assert key.prompt.reference["letter"] != right.prompt.reference["letter"]
@@ -56,7 +56,7 @@ def test_another_key_leaves_the_answer_and_moves_the_truth():
 
 def test_wrong_reports_are_those_of_patients_with_other_findings():
     rows = bad.rows(ReportTask(), prompts=6)
-    made = twins(rows, constants=False)
+    made = twins(rows, thorough=False)
     reports = {row.prompt.case.report.text: row.prompt.case for row in rows}
     for place, row in enumerate(rows):
         for item in of(made, "wrong", place):
@@ -64,7 +64,7 @@ def test_wrong_reports_are_those_of_patients_with_other_findings():
 
 
 def test_groups_answer_one_prompt_and_follow_each_other():
-    made = twins(bad.rows(prompts=4), constants=True)
+    made = twins(bad.rows(prompts=4), thorough=True)
     groups = {}
     for twin in made:
         groups.setdefault(twin.rollout.group, set()).add(twin.rollout.prompt.id)
@@ -77,7 +77,7 @@ def test_words_of_options_are_no_patterns(monkeypatch, think):
     names = ("em\\physema", r"nodule (\1)", r"\g<x>", "card[io", "a+b", "$")
     monkeypatch.setattr(linting, "FINDINGS", names)
     rows = bad.rows(Choice(think=think), prompts=3)
-    made = twins(rows, constants=True)
+    made = twins(rows, thorough=True)
     for place, row in enumerate(rows):
         said = [item.text for item in of(made, "everything affirmed", place)]
         assert any(" or ".join(row.prompt.reference["options"]) in text for text in said)

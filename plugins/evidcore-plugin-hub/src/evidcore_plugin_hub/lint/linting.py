@@ -1,31 +1,36 @@
 """Lint targets in this process, which somebody's code may end: rewards are tried, others built."""
 
 import dataclasses
+import json
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evidcore_testing import check_construction
 
-from evidcore.api import Case, DataError, Finding, Report, Reward, Task, VolumeRef, find
+from evidcore.api import Case, Finding, Report, Reward, Task, VolumeRef, find
 from evidcore.contracts.judging import Checked
-from evidcore.errors import ContractError, EvidError, RecipeError
+from evidcore.errors import EvidError, RecipeError
 from evidcore.prompts.rows import PromptSet, PromptSource, Row, prompt_sets
 from evidcore.recipe import Recipe, load
 from evidcore.recipe.check import stage_class
 from evidcore.registry import LOCK, Offer, card, card_in, offers
-from evidcore.reward.composer import NamedReward
+from evidcore.reward.composer import NamedReward, check_start, most_of
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore_plugin_hub.lint.lint_rules import LINT_RULES, process
-from evidcore_plugin_hub.lint.reward_audit import Found, Subject, audit, excused, without_costs
-from evidcore_plugin_hub.lint.target import GUARDS, Target
+from evidcore_plugin_hub.lint.reward_audit import PROBES, audit_rewards
+from evidcore_plugin_hub.lint.target import CASES, Target
 from evidcore_plugin_hub.trl_reward import read_function
 from evidcore_plugin_hub.trust import pins
 
-CASES = 8  # made, or of each data entry of a recipe
+GUARDS = {
+    **{probe.name: probe.guards for probe in PROBES},
+    "construction": "gptme #3193: start-up takes 15 s because plugins are imported and built to be listed",
+    "loads": "MMEngine #1013: a component that cannot be found or loaded is told without its reason",
+    "card": "MedVol-R1's notes: downloads, licences and hardware are not said",
+}
 FINDINGS = ("emphysema", "lung nodule", "pleural effusion", "cardiomegaly", "atelectasis", "consolidation")
 
 
@@ -36,90 +41,71 @@ class Linter:
         """Hold plugins to the lock of the folder that lint was called in."""
         pins.keep(Path(LOCK).resolve())
 
-    def lint(self, target: Target) -> dict[str, Any]:
-        """Return the result of a target, with the published failure that each check guards against."""
-        if target.folder:
-            sys.path[:0] = [str(Path(target.folder, "src").resolve()), str(Path(target.folder).resolve())]
-        judges: Sequence[str] | None = None
-        if target.form == "recipe":
-            checks = [one for _, rows, them in _stages(target.recipe) for one in lint_rewards(them, rows)]
-        elif target.form == "function":
-            tasks, rows, _ = _asked(target.recipe)
-            checks = lint_rewards([read_function(target.offer.name, tasks, is_chat=target.is_chat)], rows)
-        else:
-            checks = list(_of_component(target))
-            if target.offer.kind == "reward" and all(check.outcome != "alarm" for check in checks):
-                _, rows, stage_rewards = _asked(target.recipe)
-                try:
-                    rewards = _composed(target.offer, stage_rewards)
-                except (EvidError, TypeError) as cause:
-                    says = f"cannot be built without options ({cause}). Lint it with --recipe RECIPE"
-                    checks.append(Checked(check="asked", outcome="note", says=says[:400]))
-                else:
-                    judged = rewards[-1].reward.judges
-                    judges = None if judged is None else sorted(judged)
-                    checks += lint_rewards(rewards, rows)
-        return target.result([{**vars(one), "guards": GUARDS.get(one.check, "")} for one in checks], judges)
+    def lint(self, target: Target) -> list[dict[str, Any]]:
+        """Return its results."""
+        return examined(target)
 
 
-def lint_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row]) -> list[Checked]:
-    """Try everything on rewards as they are composed, in this thread and without a limit of time.
+def examined(target: Target) -> list[dict[str, Any]]:
+    """Try a target in this thread and without a limit of time: of a recipe the rewards of each grpo stage.
 
-    Rewards of weight 0 are only asked because others need them.
+    Raises:
+        EvidError: if a recipe, a function or rollouts cannot be read.
     """
-    asked, left_out = without_costs(rewards)
-    found = [dataclasses.replace(one, says=f"{one.reward} {one.says}", reward="") for one in left_out]
-    if not any(one.weight for one in asked):
-        return found
-    tasks = list(dict.fromkeys(row.prompt.task for row in rows))
-    for task in tasks:
-        found += _of_task(Subject(asked, [row for row in rows if row.prompt.task == task]), task)
-    judged = [one for one in found if one.task and one.outcome != "not applicable"]
-    if not judged and not any(one.outcome == "alarm" for one in found):
-        listing = ", ".join(tasks)
-        says = f"judges no answer to the tasks {listing}. Lint it over a recipe with it: --recipe RECIPE"
-        found.append(Checked(check="asked", outcome="note", says=says))
-    return found
+    if target.folder:
+        sys.path[:0] = [str(Path(target.folder, "src").resolve()), str(Path(target.folder).resolve())]
+    if target.offer.target:
+        return [_component(target)]
+    results = []
+    for where, tasks, rows, rewards in _stages(target):
+        if target.functions:
+            rewards = [read_function(place, tasks, is_chat=target.is_chat) for place in target.functions]
+        checks = _of_rewards(rewards, rows, target)
+        if target.rollouts:
+            checks.append(check_start(_first_step(Path(target.rollouts)), most_of(rewards)))
+        results.append(target.result(_guarded(checks), stage=where))
+    return results
 
 
-def _of_task(subject: Subject, task: str) -> Iterator[Checked]:
-    try:
-        first = process(subject)  # before any other call, which may leave something behind too
-        is_judged = any(value is not None for one in subject.counted for value in subject.values[one.name])
-    except (ContractError, DataError) as cause:
-        yield _unasked(cause, task)
-        return
-    except (ValueError, EvidError) as cause:
-        yield Checked(check="asked", task=task, outcome="not applicable", says=str(cause)[:300])
-        return
-    if not is_judged:
-        return
-    for name, rule in LINT_RULES.items():
-        found = first if rule is process else _tried(rule, subject)
-        declared = [one for one in subject.counted if name in one.reward.declared]
-        if found is not None and found.outcome == "alarm" and declared:
-            found = excused(found, declared, name)
-        if found is not None:
-            yield Checked(check=name, task=task, **vars(found))
-    yield from (one for one in audit(subject, task) if not one.reward or one.check not in GUARDS)
+def _component(target: Target) -> dict[str, Any]:
+    checks, judges = list(_of_component(target)), None
+    if target.offer.kind == "reward" and all(check.outcome != "alarm" for check in checks):
+        _, _, rows, above = next(_stages(target))
+        try:
+            rewards = _composed(target.offer, above)
+        except (EvidError, TypeError) as cause:
+            says = f"cannot be built without options ({cause}). Lint it with --recipe RECIPE"
+            checks.append(Checked(check="asked", outcome="note", says=says[:400]))
+        else:
+            judged = rewards[-1].reward.judges
+            judges = None if judged is None else sorted(judged)
+            found = _of_rewards(rewards, rows, target)
+            checks += [one for one in found if one.reward in ("", rewards[-1].name)]
+    return target.result(_guarded(checks), judges)
 
 
-def _tried(rule: Callable[[Subject], Found | None], subject: Subject) -> Found | None:
-    try:
-        return rule(subject)
-    except (EvidError, ValueError) as cause:
-        return Found("alarm", str(cause)[:400])
+def _of_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row], target: Target) -> list[Checked]:
+    """Return what is found of rewards; made prompts lack what only a recipe has."""
+    found = audit_rewards(rewards, rows)
+    return found if target.recipe else over_made_prompts(found)
 
 
-def _unasked(cause: EvidError, task: str) -> Checked:
-    """Say why a reward could not be asked: its data are elsewhere, or it breaks its contract."""
-    inner: BaseException | None = cause
-    while inner is not None:
-        if isinstance(inner, DataError | FileNotFoundError):
-            says = f"needs scans that made prompts do not have ({inner}). Lint it with --recipe RECIPE"
-            return Checked(check="asked", task=task, outcome="note", says=says[:400])
-        inner = inner.__cause__
-    return Checked(check="contract", task=task, outcome="alarm", says=str(cause)[:400])
+def over_made_prompts(found: Sequence[Checked]) -> list[Checked]:
+    """Return as notes what made prompts lack, and as not applicable a task where another one is judged."""
+    is_judged = any(one.task and one.check not in ("asked", "judged") for one in found)
+    result = []
+    for one in found:
+        if one.outcome == "alarm" and one.check in ("asked", "judged"):
+            is_noted = one.check == "asked" or not is_judged
+            says = f"{one.says}. Lint it over a recipe with it: --recipe RECIPE"
+            one = dataclasses.replace(one, outcome="note" if is_noted else "not applicable", says=says)
+        result.append(one)
+    return result
+
+
+def _guarded(checks: Sequence[Checked]) -> list[dict[str, Any]]:
+    """Return checks as plain values, with the published failure that each guards against."""
+    return [{**vars(one), "guards": GUARDS.get(one.check, "")} for one in checks]
 
 
 def _of_component(target: Target) -> Iterator[Checked]:
@@ -166,17 +152,31 @@ def _composed(offer: Offer, stage_rewards: Sequence[NamedReward]) -> list[NamedR
     return [*needed, NamedReward(name=offer.name, reward=reward, package=package)]
 
 
-Asked = tuple[Mapping[str, Task], Sequence[Row], Sequence[NamedReward]]
+Stage = tuple[str, Mapping[str, Task], Sequence[Row], Sequence[NamedReward]]
 
 
-def _asked(recipe: str) -> Asked:
-    """Return tasks and prompts, and the rewards of the recipe's first grpo stage."""
-    return next(_stages(recipe)) if recipe else (*made_prompts(), ())
+def _stages(target: Target) -> Iterator[Stage]:
+    """Yield name, tasks, prompts and rewards of each grpo stage; without a recipe what is made."""
+    if not target.recipe:
+        yield "", *made_prompts(), ()
+        return
+    for stage, context in grpo_stages(load(Path(target.recipe), target.overrides)):
+        rows = audited_rows(stage, context, target.cases)
+        yield context.where, context.tasks, rows, stage.rewards(context)
 
 
-def _stages(recipe: str) -> Iterator[Asked]:
-    for stage, context in grpo_stages(load(Path(recipe))):
-        yield context.tasks, audited_rows(stage, context, CASES), stage.rewards(context)
+def _first_step(path: Path) -> list[list[float]]:
+    """Return the totals of a run's first answers, by group."""
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        first = [line for line in lines if line["step"] == lines[0]["step"]]
+        totals = [[float(answer["total"]) for answer in line["rollouts"]] for line in first]
+        if not totals or not all(totals):
+            raise ValueError("a group without answers")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
+        what = f"holds no rollouts ({cause!r})"
+        raise RecipeError(f"{path}: {what}. Give a run's rollouts/<stage>.jsonl.") from cause
+    return totals
 
 
 def grpo_stages(recipe: Recipe) -> list[tuple[Any, Context]]:

@@ -7,7 +7,7 @@ import dataclasses
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from evidcore.api import find
 from evidcore.errors import EvidError, PluginError
@@ -18,32 +18,37 @@ PREFIX = "evidcore."
 TIME_LIMIT_S = 300.0  # of one target; loading of libraries counts
 AFTERWARDS_S = 20.0  # in which the process must end once all is done
 ORDER = ("not applicable", "fine", "note", "alarm")  # the worst last
-GUARDS = tomllib.loads(Path(__file__).with_name("guards.toml").read_text(encoding="utf-8"))
+CASES = 8  # made, or of each data entry of a recipe
+PROCESS = "a reward's exit ended a run with status 0; a print broke the output for other programs"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """One thing to be linted."""
+    """One thing to be linted: a component, functions of TRL, or else the rewards of a recipe."""
 
-    form: Literal["component", "function", "recipe"]
-    offer: Offer  # a function and a recipe have their place as its name
+    offer: Offer  # of functions and recipes it has a name alone
+    functions: Sequence[str] = ()  # `file.py:function`, with TRL's signature; they are summed
     folder: str = ""  # of a package that need not be installed
-    recipe: str = ""
+    recipe: str = ""  # whose data are asked about
+    overrides: Sequence[str] = ()  # of its keys
+    cases: int = CASES
     is_chat: bool = False  # a function takes lists of messages
+    rollouts: str = ""  # of a run, whose first step is judged too
 
     def result(
-        self, checks: Sequence[Mapping[str, Any]], judges: Sequence[str] | None = None
+        self, checks: Sequence[Mapping[str, Any]], judges: Sequence[str] | None = None, *, stage: str = ""
     ) -> dict[str, Any]:
         """Return what was found of it as plain JSON values; its outcome is that of the worst check."""
         named = {key: getattr(self.offer, key) for key in ("kind", "name", "package", "version")}
         outcome = max((check["outcome"] for check in checks), key=ORDER.index, default=ORDER[0])
-        return {**named, "judges": judges, "checks": [*checks], "outcome": outcome}
+        return {**named, "stage": stage, "judges": judges, "checks": [*checks], "outcome": outcome}
 
 
-def function_target(place: str, *, recipe: str = "", is_chat: bool = False) -> Target:
-    """Return a function with TRL's signature, `file.py:function`, as a target."""
-    offer = Offer(kind="reward", name=place, package=place.rpartition(":")[0], version="", target="")
-    return Target(form="function", offer=offer, recipe=recipe, is_chat=is_chat)
+def rewards_target(recipe: str = "", *, functions: Sequence[str] = (), **keys: Any) -> Target:
+    """Return a recipe's rewards, or functions in their place, as a target."""
+    named = ", ".join(functions) or f"rewards of {Path(recipe).name}"
+    offer = Offer(kind="reward", name=named, package="", version="", target="")
+    return Target(offer=offer, functions=functions, recipe=recipe, **keys)
 
 
 def targets(
@@ -67,19 +72,17 @@ def targets(
     Raises:
         PluginError: if nothing of a name is installed and no such folder is there.
     """
-    result = [function_target(place, recipe=recipe, is_chat=is_chat) for place in functions]
+    result = [rewards_target(recipe, functions=(place,), is_chat=is_chat) for place in functions]
     for name in named:
         is_folder = (Path(name) / "pyproject.toml").is_file()
         rows = _of_folder(Path(name), kind) if is_folder else _installed(name, kind)
         folder = name if is_folder else ""
-        result += [Target(form="component", offer=row, folder=folder, recipe=recipe) for row in rows]
+        result += [Target(offer=row, folder=folder, recipe=recipe) for row in rows]
     if recipe and not result:
-        name = f"rewards of {Path(recipe).name}"
-        offer = Offer(kind="reward", name=name, package="", version="", target="")
-        return [Target(form="recipe", offer=offer, recipe=recipe)]
+        return [rewards_target(recipe)]
     if not named and not functions:
         rows = [row for row in offers() if kind in ("", row.kind) and row.kind != "command"]
-        result = [Target(form="component", offer=row) for row in rows]
+        result = [Target(offer=row) for row in rows]
     return result
 
 
@@ -111,7 +114,7 @@ def _of_folder(folder: Path, kind: str) -> list[Offer]:
 
 
 def lint_all(targets: Sequence[Target], *, time_limit_s: float = TIME_LIMIT_S) -> Iterator[dict[str, Any]]:
-    """Yield the result of each target as plain JSON values; each may take `time_limit_s`.
+    """Yield the results of each target as plain JSON values; each may take `time_limit_s`.
 
     A new process goes on behind one that ended its process.
 
@@ -122,23 +125,26 @@ def lint_all(targets: Sequence[Target], *, time_limit_s: float = TIME_LIMIT_S) -
     for number, target in enumerate(targets, 1):
         worker = worker or Worker("evidcore_plugin_hub.lint.linting:Linter", keeps_errors=True)
         try:
-            result: dict[str, Any] = worker.ask("lint", target, limit_s=time_limit_s)
+            results: list[dict[str, Any]] = worker.ask("lint", target, limit_s=time_limit_s)
         except (Late, Broken, Raised) as cause:
             worker.end()
             if isinstance(cause, Raised) and "EvidError" in cause.classes:
                 raise EvidError(cause.safe + cause.message) from None
-            last = worker.last_words()
-            says = f"{cause}; the last that it said: {last[:200]!r}" if last else str(cause)
+            said = worker.last_words()
+            says = f"{cause}; the last that it said: {said[:200]!r}" if said else str(cause)
             yield target.result([_alarm(says)])
             worker = None
             continue
         if number == len(targets) and not worker.ends_by_itself(AFTERWARDS_S):
             left = "leaves a thread or process running that keeps the process from ending"
-            result = target.result([*result["checks"], _alarm(left)], result["judges"])
-        yield result
+            last = results.pop()
+            results.append(
+                target.result([*last["checks"], _alarm(left)], last["judges"], stage=last["stage"])
+            )
+        yield from results
 
 
 def _alarm(says: str) -> dict[str, Any]:
     """Return the check of the process, as `Linter` has others."""
     named = {"check": "process", "outcome": "alarm", "says": says, "task": "", "reward": "", "figures": {}}
-    return {**named, "guards": GUARDS["process"]}
+    return {**named, "guards": PROCESS}

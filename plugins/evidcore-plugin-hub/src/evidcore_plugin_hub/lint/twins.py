@@ -3,10 +3,11 @@
 import collections
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evidcore.api import Prompt, Rollout, Task
+from evidcore.api import Prompt, Rollout, Task, TextPart
+from evidcore.case import Action, Turn
 from evidcore.prompts.rows import Row
 from evidcore.text.tags import LETTERS, TAG, inside
 
@@ -15,6 +16,7 @@ NEUTRAL = (
 )
 BRIEF = "The images were looked at."
 UNREADABLE = "Zork vumbilt quin."
+SHOWN = "The slice is shown."  # by a tool
 NOBODYS = "Z"  # a letter that no option has
 OTHERS = 3  # gold answers to other prompts that stand as wrong ones
 CONSTANTS = 8  # answers that are given to every prompt alike
@@ -29,19 +31,27 @@ class Twin:
     rollout: Rollout
 
 
-def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
+def twins(rows: Sequence[Row], *, thorough: bool) -> list[Twin]:
     """Return the twins of all prompts, in whole groups.
 
-    With `constants` some answers are given to every prompt alike, as by a policy that does not look.
+    `thorough`: also what takes many answers. Some are given to every prompt alike, as by a policy that does
+    not look, every letter is answered under every order of the options, a tool's reply tells the right
+    answer, and a right answer stands among right or wrong ones.
 
     Raises:
         ValueError: if the task has no gold answer to a prompt.
     """
     golds = [row.task.gold(row.prompt)[0] for row in rows]
     bare = collections.Counter(_within(gold, "think", BRIEF) or gold for gold in golds)
-    alike = [text for text, _ in bare.most_common(CONSTANTS)] if constants else ()
+    alike = [text for text, _ in bare.most_common(CONSTANTS)] if thorough else ()
     result: list[Twin] = []
-    group, count = 0, len(rows)
+    count = len(rows)
+
+    def group(place: int, answers: Iterable[tuple[str, Rollout]]) -> None:
+        number = result[-1].rollout.group + 1 if result else 0
+        for kind, rollout in answers:
+            result.append(Twin(kind, place, dataclasses.replace(rollout, group=number)))
+
     for place, (row, gold) in enumerate(zip(rows, golds, strict=True)):
         turned_rows = [index % count for index in range(place + 1, place + count)]  # other patients first
         turned_rows.sort(key=lambda other: _patient(rows[other].prompt) == _patient(rows[place].prompt))
@@ -49,26 +59,38 @@ def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
         wrong = _wrong(row, gold, list(dict.fromkeys(elsewhere)))
         texts = [("right", gold), *(("wrong", text) for text in wrong), *_varied(row, gold, wrong)]
         texts += [(f"constant {number}", text) for number, text in enumerate(alike)]
-        if constants and (common := _commonest(rows, place)):
+        if thorough and (common := _commonest(rows, place)):
             texts.append(("constant option", common))
-        for kind, text in texts:
-            result.append(Twin(kind, place, _rollout(row.task, row.prompt, text, group)))
-        group += 1
+        group(place, [(kind, _rollout(row.task, row.prompt, text)) for kind, text in texts])
         options = len(options_of(row.prompt))
         for order in ([*range(by, options), *range(by)] for by in range(options)):  # its own first
             turned = _turned(row.prompt, order)
             text = row.task.gold(turned)[0]
-            kind = "permuted" if order[0] else "own order"
-            result.append(Twin(kind, place, _rollout(row.task, turned, text, group)))
-            for other in _wrong(Row(turned, row.task), text, ())[:1]:
-                result.append(Twin("beside", place, _rollout(row.task, turned, other, group)))
-            group += 1
+            said = [("permuted" if order[0] else "own order", text)]
+            said += [("beside", other) for other in _wrong(Row(turned, row.task), text, ())[:1]]
+            for letter in LETTERS[:options] if thorough else ():
+                said.append((f"letter {letter}", row.task.gold(rekeyed(turned, letter, alone=True))[0]))
+            group(place, [(kind, _rollout(row.task, turned, text)) for kind, text in said])
+        right, others = _rollout(row.task, row.prompt, gold), [("beside", text) for text in wrong[:1]]
         for kind, prompt in _other_keys(rows, place):
-            for name, text in ((kind, gold), *(("beside", text) for text in wrong[:1])):
-                said = _rollout(row.task, row.prompt, text, group)  # as it is read under its own prompt
-                result.append(Twin(name, place, dataclasses.replace(said, prompt=prompt)))
-            group += 1
+            rollouts = [
+                (name, _rollout(row.task, row.prompt, text)) for name, text in [(kind, gold), *others]
+            ]
+            group(place, [(name, dataclasses.replace(one, prompt=prompt)) for name, one in rollouts])
+        if thorough and wrong:
+            lost = _rollout(row.task, row.prompt, wrong[0])
+            told = [("told the answer", _told(lost, gold)), ("told nothing", _told(lost, SHOWN))]
+            group(place, told)
+            for kind, sibling in (("among right", right), ("among wrong", lost)):
+                group(place, [(kind, right), *[("beside", sibling)] * 2, ("beside", lost)])
     return result
+
+
+def _told(rollout: Rollout, words: str) -> Rollout:
+    """Return an answer before which a tool replied with such words."""
+    call = Action(tool="zoom", arguments={"slice": 0, "box": [0, 0, 1000, 1000]})
+    turn = Turn(text="Let me look closer.", actions=(call,), reply=(TextPart(text=words),))
+    return dataclasses.replace(rollout, turns=(*rollout.turns, turn))
 
 
 def options_of(prompt: Prompt) -> Sequence[str]:
@@ -77,9 +99,9 @@ def options_of(prompt: Prompt) -> Sequence[str]:
     return options if letter and options else ()
 
 
-def _rollout(task: Task, prompt: Prompt, text: str, group: int) -> Rollout:
+def _rollout(task: Task, prompt: Prompt, text: str) -> Rollout:
     looks = tuple(task.gold_turns(prompt))  # every twin has looked where the gold answer looks
-    return Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text), turns=looks)
+    return Rollout(prompt=prompt, group=0, text=text, answer=task.parse(prompt, text), turns=looks)
 
 
 def _patient(prompt: Prompt) -> str:
