@@ -92,12 +92,10 @@ def test_a_package_without_a_card_is_noted(tmp_path):
 
 @in_repository
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["med3d_r1", "medvol_r1", "medvr"])
-def test_composed_rewards_of_a_recipe_raise_no_alarm(name):
-    (asked,) = targets([], recipe=str(RECIPES / f"{name}.toml"))
+def test_rewards_of_a_recipe_are_tried_as_they_are_composed():
+    (asked,) = targets([], recipe=str(RECIPES / "med3d_r1.toml"))
     (result,) = lint_all([asked], time_limit_s=600.0)
-    results = [item for item in result["checks"] if item["outcome"] == "alarm"]
-    assert results == []
+    assert (result["outcome"], result["stage"]) == ("note", "05-grpo")
     assert len(result["checks"]) > 15
 
 

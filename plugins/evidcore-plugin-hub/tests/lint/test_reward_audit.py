@@ -278,8 +278,6 @@ def test_a_declared_fault_is_a_note_and_says_why():
 @pytest.mark.parametrize(
     ("reward", "task", "outcome", "says"),
     [
-        (bad.Planted(bad.is_right, audit_exemption="a 7B model reads every text"), None, "not applicable",
-         "is not asked: a 7B model reads every text$"),
         (bad.Planted(lambda one: Path(one.prompt.case.volumes[0].path).stat().st_size), None, "note",
          r"reward 'Planted' .*/nowhere/scan-.*Lint it over a recipe with it: --recipe RECIPE$"),
         (ChoiceAccuracy(), ReportTask(), "note",
@@ -362,12 +360,15 @@ def audited(recipe, rows):
 @pytest.mark.parametrize(
     ("name", "base", "left_out"),
     [
+        ("med3d_r1", "med3d_r1", set()),
+        ("medvol_r1", "medvol_r1", set()),
+        ("medvr", "medvr", set()),
         ("paper/med3d_r1", "med3d_r1", {"report-consistency"}),
         ("paper/medvol_r1", "medvol_r1", {"volume-consistency"}),
         ("real_ct", "med3d_r1", set()),
     ],
 )
-def test_rewards_of_recipes_whose_data_are_elsewhere_raise_no_alarm(small, name, base, left_out):
+def test_rewards_of_recipes_raise_no_alarm(small, name, base, left_out):
     found = audited(load(RECIPES / f"{name}.toml"), small[base])
     assert [one for one in found if one.outcome == "alarm"] == []
     assert {one.reward for one in found if one.check == "asked"} == left_out

@@ -39,7 +39,8 @@ def test_columns_reach_a_function_as_trl_gives_them_and_functions_are_summed(fil
 )
 def test_messages_are_given_to_a_chat_and_a_function_is_given_what_it_takes(file, name, is_chat, is_wrong):
     found = audit_rewards([read(file, name, is_chat=is_chat)], bad.rows(prompts=4))
-    assert [one.check for one in found if one.outcome == "alarm"] == ["judged"] * is_wrong
+    assert ("right over wrong", "fine") in {(one.check, one.outcome) for one in found} or is_wrong
+    assert ("judged" in {one.check for one in found}) == is_wrong
 
 
 @pytest.mark.parametrize("name", ["wants", "partly"])

@@ -47,47 +47,40 @@ class Linter:
 
 
 def examined(target: Target) -> list[dict[str, Any]]:
-    """Try a target in this thread and without a limit of time: of a recipe the rewards of each grpo stage.
+    """Try a target in this thread and without a limit of time: rewards over each grpo stage of a recipe.
 
     Raises:
         EvidError: if a recipe, a function or rollouts cannot be read.
     """
     if target.folder:
         sys.path[:0] = [str(Path(target.folder, "src").resolve()), str(Path(target.folder).resolve())]
-    if target.offer.target:
-        return [_component(target)]
+    own = list(_of_component(target)) if target.offer.target else []
+    if target.offer.kind != "reward" or any(one.outcome == "alarm" for one in own):
+        return [target.result(_guarded(own))]
     results = []
     for where, tasks, rows, rewards in _stages(target):
         if target.functions:
             rewards = [read_function(place, tasks, is_chat=target.is_chat) for place in target.functions]
-        checks = _of_rewards(rewards, rows, target)
+        elif own:
+            try:
+                rewards = _composed(target.offer, rewards)
+            except (EvidError, TypeError) as cause:
+                says = f"cannot be built without options ({cause}). Lint it with --recipe RECIPE"
+                own.append(Checked(check="asked", outcome="note", says=says[:400]))
+                return [target.result(_guarded(own))]
+        found = audit_rewards(rewards, rows)
+        if not target.recipe:
+            found = over_made_prompts(found)
         if target.rollouts:
-            checks.append(check_start(_first_step(Path(target.rollouts)), most_of(rewards)))
-        results.append(target.result(_guarded(checks), stage=where))
+            found.append(check_start(_first_step(Path(target.rollouts)), most_of(rewards)))
+        if own:  # what the rewards that it needs do is not its own
+            found = [*own, *(one for one in found if one.reward in ("", rewards[-1].name))]
+        judges = rewards[-1].reward.judges if own else None
+        said = None if judges is None else sorted(judges)
+        results.append(target.result(_guarded(found), said, stage=where))
+        if own:
+            break  # a component is tried where the first stage has it
     return results
-
-
-def _component(target: Target) -> dict[str, Any]:
-    checks, judges = list(_of_component(target)), None
-    if target.offer.kind == "reward" and all(check.outcome != "alarm" for check in checks):
-        _, _, rows, above = next(_stages(target))
-        try:
-            rewards = _composed(target.offer, above)
-        except (EvidError, TypeError) as cause:
-            says = f"cannot be built without options ({cause}). Lint it with --recipe RECIPE"
-            checks.append(Checked(check="asked", outcome="note", says=says[:400]))
-        else:
-            judged = rewards[-1].reward.judges
-            judges = None if judged is None else sorted(judged)
-            found = _of_rewards(rewards, rows, target)
-            checks += [one for one in found if one.reward in ("", rewards[-1].name)]
-    return target.result(_guarded(checks), judges)
-
-
-def _of_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row], target: Target) -> list[Checked]:
-    """Return what is found of rewards; made prompts lack what only a recipe has."""
-    found = audit_rewards(rewards, rows)
-    return found if target.recipe else over_made_prompts(found)
 
 
 def over_made_prompts(found: Sequence[Checked]) -> list[Checked]:

@@ -71,8 +71,8 @@ class Subject:
         return {name: _values(self.judgement, name) for name in self.judgement.verdicts}
 
     @cached_property
-    def changes(self) -> Mapping[str, Mapping[str, tuple[int, float]]]:
-        """Return for each reward the verdicts that change in other calls: how many, and by how much."""
+    def changes(self) -> Mapping[tuple[str, str], Sequence[float]]:
+        """Return by check and reward by how much its verdicts change in other calls."""
         every = list(range(len(self.twins)))
         groups: dict[int, list[int]] = {}
         for index, twin in enumerate(self.twins):
@@ -83,19 +83,15 @@ class Subject:
         ]  # fmt: skip
         if any(one.reward.compares_group for one in self.rewards):
             calls.append(("company", next(iter(groups.values())), True))
-        found: dict[str, dict[str, tuple[int, float]]] = {"repeat": {}, "company": {}}
-        composer = RewardComposer(self.rewards)
+        found: dict[tuple[str, str], list[float]] = {}
         for check, places, compares_group in calls:
-            judgement = composer([self.twins[place].rollout for place in places])
+            judgement = RewardComposer(self.rewards)([self.twins[place].rollout for place in places])
             for one in self.rewards:
-                known = found[check].setdefault(one.name, (0, 0.0))
-                if compares_group not in (None, one.reward.compares_group):
-                    continue
-                before = [self.values[one.name][place] for place in places]
-                pairs = zip(before, _values(judgement, one.name), strict=True)
-                changed = [apart for pair in pairs if (apart := _apart(*pair)) > 1e-6]
-                if len(changed) >= known[0]:
-                    found[check][one.name] = (len(changed), max(changed, default=0.0))
+                if compares_group in (None, one.reward.compares_group):
+                    before = [self.values[one.name][place] for place in places]
+                    pairs = zip(before, _values(judgement, one.name), strict=True)
+                    changed = [apart for pair in pairs if (apart := _apart(*pair)) > 1e-6]
+                    found.setdefault((check, one.name), []).extend(changed)
         return found
 
     @property

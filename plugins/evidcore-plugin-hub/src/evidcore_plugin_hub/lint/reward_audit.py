@@ -12,9 +12,11 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
+from evidcore.api import DataError
 from evidcore.contracts.judging import Checked
-from evidcore.errors import ContractError, DataError, EvidError
+from evidcore.errors import ContractError, EvidError
 from evidcore.prompts.rows import Row
 from evidcore.reward.composer import EQUAL, NamedReward
 from evidcore.reward.process_state import preserved_process_state
@@ -91,25 +93,22 @@ told = partial(_gains, changed="told the answer", plain="told nothing")
 probe("tool words", "words that a tool replied are paid as the model's own", ANY)(told)
 
 
-def _share_of_way(paid: Paid, earned: float) -> float:
-    """Return how far a pay lies on the way from a wrong answer (0) to a right one (1)."""
-    low, right = paid.mean("wrong" if paid.of("wrong") else "malformed") or 0.0, paid.mean("right") or 0.0
-    return (earned - low) / (right - low) if right > low else 1.0
-
-
-def far_below(paid: Paid, kind: str) -> Found:
-    """A right answer earns more, and this one not over half of the way to it from a wrong one."""
-    found = _beats(paid, kind)
-    if found.outcome in ("not applicable", "alarm") or not paid.of("wrong"):
+def far_below(paid: Paid, kind: str, floor: str = "wrong", **how: Any) -> Found:
+    """A right answer earns more, and this kind not over half of the way from the floor to it."""
+    found, low = _beats(paid, kind, **how), paid.mean(floor)
+    if found.outcome in ("not applicable", "alarm") or low is None:
         return found
-    share = _share_of_way(paid, found.figures[kind])
-    says = f"{found.says}; that is {100 * share:.0f} % of the way from a wrong answer to a right one"
+    right, earned = found.figures["right"], found.figures[kind]
+    share = (earned - low) / (right - low) if right > low else 0.0
+    says = f"{found.says}; that is {100 * share:.0f} % of the way from {floor} to right"
     return dataclasses.replace(found, outcome="alarm", says=says) if share > HALF else found
 
 
 probe("no answer", "an absent option, or silence, is paid", ANSWER)(partial(far_below, kind="no answer"))
 affirmed = partial(far_below, kind="everything affirmed")
 probe("everything affirmed", "Visual-RFT #79: 'A or B or C' is paid in full", ANSWER)(affirmed)
+empty = partial(far_below, kind="format alone", floor="malformed", by=statistics.fmean)
+probe("format alone", "Visual-RFT #79: well-formed nonsense is paid", ANSWER)(empty)
 
 
 def _severity(found: Found) -> int:
@@ -132,18 +131,6 @@ def malformed(paid: Paid) -> Found:
     if found.outcome == "alarm" and "format" not in paid.judges and gained < paid.least:
         return found.noted("no reward judges the format")
     return found
-
-
-@probe("format alone", "Visual-RFT #79: well-formed nonsense is paid", ANSWER)
-def format_alone(paid: Paid) -> Found:
-    """A well-formed empty answer earns less than a right one, and less than half of what there is to earn."""
-    found = _beats(paid, "format alone", by=statistics.fmean)
-    if found.outcome in ("not applicable", "alarm"):
-        return found
-    right, wrong, low = found.figures["right"], found.figures["format alone"], paid.mean("malformed") or 0.0
-    share = (wrong - low) / (right - low) if right > low else 0.0
-    says = f"{found.says}; {100 * share:.0f} % of the reward are paid for a well-formed wrong answer"
-    return dataclasses.replace(found, outcome="alarm" if share > HALF else "fine", says=says)
 
 
 @probe("length", "open-r1 #407: long reasoning that says nothing is paid", ANY)
@@ -191,16 +178,7 @@ def another_key(paid: Paid) -> Found:
     kinds = (["another key"] if paid.judges & ANSWER else []) + ["another case"]
     if "report" not in paid.judges:
         kinds = kinds[:1]
-    return max((_loses(paid, kind) for kind in kinds), key=_severity)
-
-
-def _loses(paid: Paid, kind: str) -> Found:
-    lost, share = _differences(paid, kind, "right", lambda ours, theirs: theirs - ours[0])
-    if not lost:
-        return inapplicable("there are not two patients with different answers")
-    mean = statistics.fmean(lost)
-    says = f"the right answer loses {mean:.3g} under {kind}, on {100 * share:.0f} % of the prompts"
-    return alarm_if(mean <= paid.least, says, {"loss": mean, "share_of_prompts": share})
+    return max((_beats(paid, kind, share=0.0) for kind in kinds), key=_severity)
 
 
 @probe("blind", "arXiv:2603.21687: 70 to 80 % of accuracy is kept without the image", ANSWER)
@@ -226,7 +204,7 @@ def blind(paid: Paid) -> Found:
     rule, low = statistics.fmean(earned), paid.mean("wrong" if paid.of("wrong") else "malformed") or 0.0
     says = f"an answer that never looks earns {rule:.3g}, right {one:.3g}, wrong {low:.3g}"
     found = alarm_if(one - rule < paid.least, says, {"blind": rule, "right": one, "wrong": low})
-    is_much = found.outcome == "fine" and _share_of_way(paid, rule) > HALF
+    is_much = found.outcome == "fine" and rule - low > HALF * (one - low)
     return dataclasses.replace(found, outcome="note") if is_much else found
 
 
@@ -266,10 +244,10 @@ def _kinds(paid: Paid, begins: str) -> Sequence[str]:
 
 def stays(paid: Paid, check: str, when: str) -> Found:
     """Verdicts are the same in another call."""
-    changes = [paid.subject.changes[check][one.name] for one in paid.counted]
-    count, most = sum(each for each, _ in changes), max((apart for _, apart in changes), default=0.0)
-    says = f"{count} verdicts change {when}" + (f", by up to {most:.3g}" if count else "")
-    return alarm_if(count > 0, says, {"changed": float(count), "largest_change": most})
+    changes = [apart for one in paid.counted for apart in paid.subject.changes[check, one.name]]
+    says = f"{len(changes)} verdicts change {when}" + (f", by up to {max(changes):.3g}" if changes else "")
+    figures = {"changed": float(len(changes)), "largest_change": max(changes, default=0.0)}
+    return alarm_if(bool(changes), says, figures)
 
 
 again = partial(stays, check="repeat", when="when asked again")
