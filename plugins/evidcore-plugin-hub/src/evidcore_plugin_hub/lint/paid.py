@@ -179,6 +179,9 @@ def _apart(one: float | None, other: float | None) -> float:
     return float(one is not other) if one is None or other is None else abs(one - other)
 
 
+Run = Callable[[Paid], Found | None]
+
+
 @dataclasses.dataclass(frozen=True)
 class Probe:
     """One thing that is tried on rewards."""
@@ -187,7 +190,7 @@ class Probe:
     guards: str  # the published failure that it guards against
     needs: frozenset[Judged]  # a reward must judge one of these; empty: it applies to all
     asks: bool  # anew, all rewards together; not before each stage
-    run: Callable[[Paid], Found | None]
+    run: Run
 
 
 PROBES: list[Probe] = []
@@ -195,6 +198,11 @@ PROBES: list[Probe] = []
 
 def probe(
     name: str, guards: str, needs: frozenset[Judged] = frozenset(), *, asks: bool = False
-) -> Callable[[Callable[[Paid], Found | None]], object]:
+) -> Callable[[Run], Run]:
     """Enter a function into the list of probes."""
-    return lambda run: PROBES.append(Probe(name, guards, needs, asks, run)) or run
+
+    def enter(run: Run) -> Run:
+        PROBES.append(Probe(name, guards, needs, asks, run))
+        return run
+
+    return enter
