@@ -94,9 +94,10 @@ def test_a_package_without_a_card_is_noted(tmp_path):
 @pytest.mark.slow
 def test_rewards_of_a_recipe_are_tried_as_they_are_composed():
     (asked,) = targets([], recipe=str(RECIPES / "med3d_r1.toml"))
-    (result,) = lint_all([asked], time_limit_s=600.0)
-    assert (result["outcome"], result["stage"]) == ("note", "05-grpo")
-    assert len(result["checks"]) > 15
+    results = {result["stage"]: result for result in lint_all([asked], time_limit_s=600.0)}
+    assert len(results) == 2  # the blind arm has a stage too
+    assert results["05-grpo"]["outcome"] == "note"
+    assert len(results["05-grpo"]["checks"]) > 15
 
 
 @in_repository

@@ -39,7 +39,8 @@ def contract(paid: Paid) -> Found:
     """Every clause of `evidcore_testing.check_reward` holds."""
     from evidcore_testing import check_reward  # a stage that starts does without it
 
-    needed = [item for item in paid.subject.rewards if not item.weight]
+    # asked alone here: what would gate them counts
+    needed = [dataclasses.replace(item, gate="") for item in paid.subject.rewards if not item.weight]
 
     def earlier(rollouts: Sequence[Rollout]) -> Mapping[str, Sequence[Verdict]]:
         return RewardComposer(needed)(rollouts).verdicts if needed else {}

@@ -20,7 +20,8 @@ from evidcore.registry import LOCK, Offer, card, card_in, offers
 from evidcore.reward.composer import NamedReward, check_start, most_of
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore_plugin_hub.lint.reward_audit import PROBES, audit_rewards
+from evidcore_plugin_hub.lint.paid import PROBES
+from evidcore_plugin_hub.lint.reward_audit import audit_rewards
 from evidcore_plugin_hub.lint.target import CASES, Target
 from evidcore_plugin_hub.trl_reward import read_function
 from evidcore_plugin_hub.trust import pins
