@@ -96,8 +96,8 @@ def test_rewards_of_a_recipe_are_tried_as_they_are_composed():
     (asked,) = targets([], recipe=str(RECIPES / "med3d_r1.toml"))
     results = {result["stage"]: result for result in lint_all([asked], time_limit_s=600.0)}
     assert len(results) == 2  # the blind arm has a stage too
-    assert results["05-grpo"]["outcome"] == "note"
-    assert len(results["05-grpo"]["checks"]) > 15
+    assert results["08-grpo"]["outcome"] == "note"
+    assert len(results["08-grpo"]["checks"]) > 15
 
 
 @in_repository

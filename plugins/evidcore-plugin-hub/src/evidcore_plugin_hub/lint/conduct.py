@@ -5,13 +5,14 @@ import resource
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from evidcore.api import Report, Rollout, Score, VolumeRef
 from evidcore.case import Verdict
 from evidcore.errors import EvidError
-from evidcore.reward.composer import RewardComposer
+from evidcore.reward.composer import NamedReward, RewardComposer
 from evidcore_plugin_hub.lint.paid import ANSWER, CONTENT, Found, Paid, alarm_if, probe, regrouped
 from evidcore_plugin_hub.lint.target import PROCESS
 from evidcore_plugin_hub.lint.twins import options_of
@@ -39,12 +40,6 @@ def contract(paid: Paid) -> Found:
     """Every clause of `evidcore_testing.check_reward` holds."""
     from evidcore_testing import check_reward  # a stage that starts does without it
 
-    # asked alone here: what would gate them counts
-    needed = [dataclasses.replace(item, gate="") for item in paid.subject.rewards if not item.weight]
-
-    def earlier(rollouts: Sequence[Rollout]) -> Mapping[str, Sequence[Verdict]]:
-        return RewardComposer(needed)(rollouts).verdicts if needed else {}
-
     right = paid.subject.answers("right")
     for one in paid.counted:
         alone = Paid(paid.subject, [one], alone=True)
@@ -61,13 +56,19 @@ def contract(paid: Paid) -> Found:
         if not np.isfinite(reward.bounds).all():  # it is given some, to try all else
             reward = Watched(one.reward, {})
             reward.bounds = (-1e9, 1e9)
+        place = paid.subject.rewards.index(one)
+        needed = [dataclasses.replace(item, gate="") for item in paid.subject.rewards[:place]]
         try:
-            check_reward(reward, good, bad, earlier=earlier)
+            check_reward(reward, good, bad, earlier=partial(_verdicts, needed))
         except AssertionError as broken:
             name = type(reward).__name__
             said = str(broken).replace(f"{name} breaks its contract: ", f"{type(one.reward).__name__}: ", 1)
             return Found("alarm", said[:400])
     return Found("fine", "keeps every clause of check_reward")
+
+
+def _verdicts(rewards: Sequence[NamedReward], rollouts: Sequence[Rollout]) -> Mapping[str, Sequence[Verdict]]:
+    return RewardComposer(rewards)(rollouts).verdicts if rewards else {}
 
 
 @probe("time", "a repeated word made a labeler quadratic; EasyR1 #252: rewards stall the run", asks=True)
