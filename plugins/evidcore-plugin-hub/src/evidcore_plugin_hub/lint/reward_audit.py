@@ -228,8 +228,11 @@ def policies_that_do_not_look(paid: Paid) -> Found:
 @probe("siblings", "a group reward that compares with nobody gives no advantage")
 def siblings(paid: Paid) -> Found:
     """A reward that compares the group moves where the other answers of the group change."""
-    if not any(one.reward.compares_group for one in paid.counted):
-        return inapplicable("no reward says that it compares answers of a group")
+    comparing = [one.reward.judges for one in paid.counted if one.reward.compares_group]
+    if not any(
+        judges is None or "correctness" in judges for judges in comparing
+    ):  # others compare calls of tools
+        return inapplicable("no reward says that it compares whether answers of a group are right")
     apart, _ = _differences(paid, "among right", "among wrong", lambda ours, theirs: abs(ours[0] - theirs))
     if not apart:
         return inapplicable("needs many answers; `evid audit reward` asks")
