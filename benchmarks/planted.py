@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from planted_rates import SEEN as SEEN
+
 from evidcore.api import Case, Crop, Dataset, EvalOptions, Finding, Policy, Prompt, VolumeRef
 from evidcore.audit.policy import PolicyAuditResult
 from evidcore.builtin.choice import Choice
@@ -197,7 +199,6 @@ class Contrary(Looker):
 
 
 NEVER = (TextOnly, HeaderOnly, Histogram, Company, Memory, KeyReader, SwapDetector)
-SEEN = "What is asked is seen"
 
 
 def audited(

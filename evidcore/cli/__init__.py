@@ -98,8 +98,6 @@ class _Evid(CommandGroup):
         os.environ["PYTHONSAFEPATH"] = "1"  # no process started from here runs a file of this folder
         try:
             if os.path.exists(LOCK):  # else nothing is imported for it
-                if not os.path.isfile(LOCK):
-                    raise EvidError(f"{LOCK}: is no file, which would be waited for. Remove it.")
                 from evidcore.registry import watch
 
                 watch("pins", f"{LOCK}: comparing what it pins").keep(Path(LOCK).resolve())

@@ -1,5 +1,4 @@
 import json
-import os
 import sys
 import tomllib
 
@@ -28,12 +27,6 @@ def recipe(tmp_path):
 
 def test_the_version_is_told(evid):
     assert "0.1.0" in evid("--version").output
-
-
-def test_a_lock_that_is_no_file_is_refused_and_not_waited_for(evid, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    os.mkfifo("evid.lock")
-    assert "evid.lock: is no file" in evid("plugins", exit_code=2).stderr
 
 
 def test_every_command_of_the_design_takes_json(evid):

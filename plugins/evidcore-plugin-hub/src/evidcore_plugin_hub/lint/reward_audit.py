@@ -228,10 +228,8 @@ def policies_that_do_not_look(paid: Paid) -> Found:
 @probe("siblings", "a group reward that compares with nobody gives no advantage")
 def siblings(paid: Paid) -> Found:
     """A reward that compares the group moves where the other answers of the group change."""
-    comparing = [one.reward.judges for one in paid.counted if one.reward.compares_group]
-    if not any(
-        judges is None or "correctness" in judges for judges in comparing
-    ):  # others compare calls of tools
+    comparing = [one for one in paid.counted if one.reward.compares_group]  # calls of tools, or answers
+    if "correctness" not in Paid(paid.subject, comparing).judges:
         return inapplicable("no reward says that it compares whether answers of a group are right")
     apart, _ = _differences(paid, "among right", "among wrong", lambda ours, theirs: abs(ours[0] - theirs))
     if not apart:

@@ -56,6 +56,8 @@ def read(path: Path) -> dict[str, Pin]:
     Raises:
         PluginError: if it cannot be read, or a table lacks something.
     """
+    if path.exists() and not path.is_file():
+        raise PluginError(f"{path}: is no file, which would be waited for. Remove it.")
     try:
         tables: Any = parse_toml(path.read_text(encoding="utf-8")).get("plugin", {})
     except FileNotFoundError:
