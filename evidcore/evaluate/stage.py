@@ -23,9 +23,11 @@ class Evaluate(EvalStage):
             prove_policy(unwrapped(policy), prompts, context.where)
             evaluation = self.evaluation(use, context)
             replies = evaluation.answer(policy, prompts, task, asking)
-            [scored] = evaluation.score([Answers(prompts, replies)], task, use.task)
+            given = [Answers(prompts, replies)]
+            [scored], blind = evaluation.score_beside_blind(
+                given, prompts, training(use, context), task, use.task
+            )
             rows += [*scored.rows(), *policy.rows(use.task, asking.max_new_tokens)]
-            blind = evaluation.references(prompts, training(use, context), task, use.task)
             if blind is not None:
                 rows += blind.rows
                 lines[use.task] = blind.figures

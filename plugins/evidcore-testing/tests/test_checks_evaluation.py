@@ -109,6 +109,7 @@ EVALUATIONS = {
     "more of the headline than empty ones.*length: 0.0 for gold, 4.0 for empty":
         figuring(lambda text: float(not text)),
     r"each question has a value in 0\.\.1. got": figuring(lambda text: float(len(text))),
+    "a rule that does not look stands beside it": altered(Length, references=Evaluation.references),
     "blind rules do not look.*0.0, 0.0.* over air": altered(Length, references=looks),
     "each question has its patient.*'p', 'p'": result_with(clusters=("p",) * 4),
     "has a unit.*length: 'per mille'": result_with(unit=lambda self, metric: "per mille"),

@@ -1,10 +1,22 @@
 """Evaluate reports: which findings they affirm, and what metrics say of their words."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from evidcore.api import Answer, Answers, EvalResult, Evaluation, Labeler, Metric, Prompt, Report, Row, Task
+from evidcore.api import (
+    Answer,
+    Answers,
+    EvalResult,
+    Evaluation,
+    Finding,
+    Labeler,
+    Metric,
+    Prompt,
+    Report,
+    Row,
+    Task,
+)
 from evidcore.case import State
 from evidcore.contracts import LabelError, TextSample, Totals
 from evidcore.evaluate.answer_record import AnswerRecord, gold_answer, question_of
@@ -113,10 +125,45 @@ class ReportEvaluation(Evaluation[Answer]):
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[EvalResult]:
         """Find what the reports affirm, and measure them."""
-        return [self._score(given, task, name) for given in answers]
+        read = (self.labeler.read([answer.report or "" for answer in given.said]) for given in answers)
+        return [self._score(given, some, task, name) for given, some in zip(answers, read, strict=True)]
 
-    def _score(self, given: Answers[Answer], task: Task, name: str) -> ReportResult:
-        read = self.labeler.read([answer.report or "" for answer in given.said])
+    def references(
+        self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
+    ) -> Evaluation.BlindRule | None:
+        """Return what the best rule scores that does not look; None where training knows of no findings.
+
+        Metrics measure the training report that fits best what the rule affirms.
+        """
+        from evidcore_plugin_reports.blind import best_findings  # scikit-learn, 1 s
+
+        learnt = training()
+        if (best := best_findings(prompts, learnt)) is None:
+            return None
+        rule, sets = best
+        reports = {prompt.case.id: (reference_of(prompt, task), prompt.case.present()) for prompt in learnt}
+        texts = {item: _nearest_report(item, [*reports.values()]) for item in dict.fromkeys(sets)}
+        given = Answers(
+            prompts, [Answer(text=texts[item], report=texts[item]) for item in sets], "blind-rule"
+        )
+        findings = [[Finding(name=name) for name in sorted(item)] for item in sets]
+        scored = self._score(given, findings, task, name)
+        rows = tuple(
+            dataclasses.replace(
+                row, metric=f"blind_{row.metric}", note=f"best blind rule: {rule}", is_headline=False
+            )
+            for row in scored.rows()
+            if "/" not in row.metric and row.metric != "format_rate"
+        )
+        return Evaluation.BlindRule(
+            values=scored.values(F1_MICRO), rule=rule, label="blind_rule", rows=rows,
+            figures={row.metric: row.value for row in rows},
+        )  # fmt: skip
+
+    def _score(
+        self, given: Answers[Answer], read: Sequence[Sequence[Finding] | LabelError], task: Task, name: str
+    ) -> ReportResult:
+        """Measure reports of which the findings are known."""
         answers, texts = [], []
         for prompt, answer, result in zip(given.prompts, given.said, read, strict=True):
             gold, report = reference_of(prompt, task), answer.report or ""
@@ -169,6 +216,14 @@ def reference_of(prompt: Prompt, task: Task) -> Report | None:
     inside = (span for span in spans if start <= span.start and span.end <= end)
     moved = (dataclasses.replace(span, start=span.start - start, end=span.end - start) for span in inside)
     return Report(text=text, spans=tuple(moved))
+
+
+def _nearest_report(findings: frozenset[str], reports: Sequence[tuple[Report | None, Sequence[str]]]) -> str:
+    """Return the report that affirms most of the findings and least else, of those that there are."""
+    texts = [
+        (len(findings.symmetric_difference(present)), report.text) for report, present in reports if report
+    ]
+    return min(texts, key=lambda pair: pair[0])[1] if texts else ""
 
 
 def _findings(answers: Sequence[ReportAnswer]) -> Measurement:

@@ -71,7 +71,7 @@ def check_evaluation(evaluation: Evaluation[Any], task: Task, prompts: Sequence[
     - each question has its patient, and a headline in 0..1;
     - gold answers have more of the headline than empty ones;
     - rows are sound, and a line stands for each answer;
-    - blind rules do not look;
+    - a rule that does not look stands beside it, and does not;
     - equal calls give equal rows.
 
     Args:
@@ -120,12 +120,16 @@ def check_evaluation(evaluation: Evaluation[Any], task: Task, prompts: Sequence[
     got = f"{evaluation.headline}: {best} for gold, {worst} for empty"
     check(best > worst, "gold answers have more of the headline than empty ones", got)
     air = [prompt.with_blank_volumes() for prompt in prompts]
-    blind, unseen = (evaluation.references(some, lambda: prompts, task, "name") for some in (prompts, air))
-    if blind is not None and unseen is not None:
-        _values_are_sound(check, blind.values, len(prompts))
-        rows_are_sound(check, blind.rows, len(prompts))
-        same = blind.values == unseen.values
-        check(same, "blind rules do not look", f"{blind.values}, {unseen.values} over air")
+    beside = (
+        evaluation.score_beside_blind([], some, lambda: prompts, task, "name") for some in (prompts, air)
+    )
+    rules = [rule for _, rule in beside if rule is not None]
+    check(len(rules) == 2, "a rule that does not look stands beside it", "references gives none")
+    blind, unseen = rules
+    _values_are_sound(check, blind.values, len(prompts))
+    rows_are_sound(check, blind.rows, len(prompts))
+    same = blind.values == unseen.values
+    check(same, "blind rules do not look", f"{blind.values}, {unseen.values} over air")
 
 
 def check_condition(condition: Condition, prompts: Sequence[Prompt], dataset: Dataset | None = None) -> None:
