@@ -40,6 +40,9 @@ def test_drawn_questions_have_the_lines_that_hand_arithmetic_gives():
     # nodule is always present, all else never: the blind rule is always right, and perfect eyes too
     cases = {"train": [case(number, "10000") for number in range(30)]}
     rows = {row["asked"]: row for row in described(cases)["reference_lines"]}
+    report = rows.pop("report")
+    assert (report["prior_only"]["value"], report["questions"]) == (1.0, 30)
+    assert report["uniform_chance"]["note"] == "for questions with options alone"
     assert set(rows) == {"random distractors", "negatives"}
     for row in rows.values():
         assert row["questions"] == 30 * blind.DRAWS
@@ -311,6 +314,7 @@ def test_the_real_reports_have_the_known_lines_and_stay_unread(real_data, tmp_pa
     assert random["prior_only"]["value"] == pytest.approx(0.405, abs=0.015)
     assert negatives["prior_only"]["value"] == pytest.approx(0.473, abs=0.015)
     assert random["perfect_perception"]["value"] == pytest.approx(0.67, abs=0.01)
+    assert rows["report"]["prior_only"]["value"] == pytest.approx(0.372, abs=0.001)
     assert random["prior_only"]["low"] < 0.405 < random["prior_only"]["high"]
     normal, abnormal = (
         result["positions"]["train"][label]["mean_position"] for label in ("normal", "abnormal")

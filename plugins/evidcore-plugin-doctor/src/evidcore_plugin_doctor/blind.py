@@ -5,11 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from evidcore.api import Case, EncoderInput, Prompt, Task, View, VisualPart
+from evidcore_plugin_reports.blind import Question, best_findings
+
+from evidcore.api import Case, EncoderInput, Prompt, Task, View, VisualPart, mean_interval
 from evidcore.builtin.choice import Choice
 from evidcore.case import Part, Split
 from evidcore.contracts import Grid
-from evidcore.evaluate.reference_lines import UNKNOWN, reference_lines, training_prompts
+from evidcore.contracts.evaluating import Interval
+from evidcore.evaluate.reference_lines import UNKNOWN, cluster_of, reference_lines, training_prompts
 from evidcore_plugin_doctor.listing import Cases
 
 DRAWS = 5  # sets of random distractors that are averaged: one alone moves the best rule by two points
@@ -48,6 +51,7 @@ def ask(cases: Cases, tasks: Mapping[str, Task]) -> list[Asked]:
 
     - `given`: the questions that came with the cases.
     - `random distractors` and `negatives`: drawn from the findings, one for every present finding.
+    - `report`: which findings a case has, of all at once, scored by F1 as reports are.
     - the multiple-choice tasks of a recipe, each as evaluation would ask it.
     """
     given = {
@@ -57,6 +61,10 @@ def ask(cases: Cases, tasks: Mapping[str, Task]) -> list[Asked]:
     for name, distractors in POLICIES.items():
         task = Choice(distractors=distractors, questions_per_case=0)
         prompts[name] = {split: _drawn(some, task) for split, some in cases.items()}
+    prompts["report"] = {
+        split: [Prompt(id=case.id, case=case, task="report", parts=()) for case in some if case.findings]
+        for split, some in cases.items()
+    }
     ways = [Asked(name=name, prompts=some, training=some.get("train", ())) for name, some in prompts.items()]
     for name, asking in tasks.items():
         asked = {split: _prompts(asking, some) for split, some in cases.items()}
@@ -93,17 +101,35 @@ def lines(asked: Asked) -> Iterator[dict[str, Any]]:
         note = "" if measured else "the blind rules learnt from the same questions"
         if not asked.training:
             note = f"no training questions: the blind rules learnt from the {split} questions themselves"
-        result = reference_lines(prompts, asked.training or prompts)
-        unknown = {"value": None, "low": None, "high": None, "note": UNKNOWN}
+        rule, rules, intervals = _measured(prompts, asked.training or prompts)
+        why = UNKNOWN if prompts[0].reference.get("options") else "for questions with options alone"
+        unknown = {"value": None, "low": None, "high": None, "note": why}
         yield {
             "asked": asked.name,
             "split": split,
             "questions": len(prompts),
-            "patients": len(set(result.clusters)),
-            "prior_rule": result.prior_rule,
-            "rules": dict(result.rules),
+            "patients": len(set(map(cluster_of, prompts))),
+            "prior_rule": rule,
+            "rules": rules,
             "note": note,
         } | {
             name: {key: getattr(interval, key) for key in unknown} if interval else unknown
-            for name, interval in result.intervals().items()
+            for name, interval in intervals.items()
         }
+
+
+def _measured(
+    prompts: Sequence[Prompt], training: Sequence[Prompt]
+) -> tuple[str, dict[str, float], Mapping[str, Interval | None]]:
+    """Return the best blind rule, what each scores, and the lines; of reports F1, without the other lines."""
+    if prompts[0].reference.get("options"):
+        result = reference_lines(prompts, training)
+        return result.prior_rule, dict(result.rules), result.intervals()
+    rule, affirmed = best_findings(prompts, training) or ("", [frozenset[str]()] * len(prompts))
+    values = [Question.of(prompt).f1(item) for prompt, item in zip(prompts, affirmed, strict=True)]
+    interval = mean_interval(values, [*map(cluster_of, prompts)])
+    return (
+        rule,
+        {rule: interval.value},
+        {"uniform_chance": None, "prior_only": interval, "perfect_perception": None},
+    )

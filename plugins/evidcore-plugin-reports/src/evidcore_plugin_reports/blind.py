@@ -48,8 +48,8 @@ class Question:
         words = " ".join(part.text for part in prompt.parts if isinstance(part, TextPart))
         known, header = states(prompt.case.findings), tuple([0.0] * 6)
         with contextlib.suppress(DataError):
-            grid = read_geometry(prompt.case.volumes[0])
-            header = (*map(float, grid.shape_zyx), *map(float, grid.spacing_mm_zyx))
+            for grid in map(read_geometry, prompt.case.volumes[:1]):
+                header = (*map(float, grid.shape_zyx), *map(float, grid.spacing_mm_zyx))
         state = {
             wanted: frozenset(name for name, each in known.items() if each == wanted)
             for wanted in ("present", "absent")
