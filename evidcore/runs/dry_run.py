@@ -138,9 +138,8 @@ def tables(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def is_fetched(table: Mapping[str, Any]) -> bool:
     """Tell whether a table names a model on the Hub, and nothing on this machine in its place."""
-    return bool(
-        table.get("id") and table.get("revision") and not table.get("folder") and not table.get("file")
-    )
+    is_named = bool(table.get("id") and table.get("revision"))
+    return is_named and not (table.get("folder") or table.get("file"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,7 +187,14 @@ def dry_run(recipe: Recipe) -> DryRun:
     of it. What needs files that have not been fetched is left out and named.
     """
     assembly = Assembly(recipe)
-    absent = _absent(assembly)
+    absent: dict[str, str] = {}  # data sets whose files have not been fetched, and what each says of it
+    for use in (use for stage in recipe.stages for use in stage.data_uses()):
+        try:
+            assembly.split(use.dataset, use.split)
+        except NotDownloadedError as cause:
+            absent[use.dataset] = f"dataset.{use.dataset}: {cause}"
+        except EvidError:
+            pass  # said where the split is used
     check_splits(assembly, leaving_out=absent.keys())
     unchecked = list(dict.fromkeys(absent.values()))
     needs_data = bool(absent) and assembly.language.counts_words
@@ -270,10 +276,8 @@ def _mismatches(
     speaking += [key for key in assembly.recipe.model.view if key == "boxes"]
     speaking += [key for task in assembly.tasks.values() for key in inspect.signature(type(task)).parameters]
     if unit and published.get("boxes", unit) != unit and {"tool", "boxes", "view"} & {*speaking}:
-        yield (
-            f"model.view: boxes are written in {unit}, and the language model was trained to write "
-            f"{published['boxes']}. Take a view that has such `boxes`, or have it learn the other unit."
-        )
+        why = f"boxes are written in {unit}, and the language model was trained to write {published['boxes']}"
+        yield f"model.view: {why}. Take a view that has such `boxes`, or have it learn the other unit."
     template = published.get("chat_template")
     theirs = None if processor is None or not template else round_trip(processor.tokenizer, template)[0]
     if processor is not None and theirs is not None and theirs != (ours := processor.turns):
@@ -291,19 +295,6 @@ def _entries(stage: Stage, name: str) -> Iterator[tuple[str, DataUse]]:
     yield from ((f"{name}.data[{number}]", use) for number, use in enumerate(stage.data))
     inner = stage.data_uses()[len(stage.data) :]
     yield from ((f"{name}.replay.data[{number}]", use) for number, use in enumerate(inner))
-
-
-def _absent(assembly: Assembly) -> dict[str, str]:
-    """Return the data sets whose files have not been fetched, and what each says of it."""
-    result = {}
-    for use in (use for stage in assembly.recipe.stages for use in stage.data_uses()):
-        try:
-            assembly.split(use.dataset, use.split)
-        except NotDownloadedError as cause:
-            result[use.dataset] = f"dataset.{use.dataset}: {cause}"
-        except EvidError:
-            pass  # said where the split is used
-    return result
 
 
 def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:
@@ -366,9 +357,17 @@ def _entry(
         if width is not None:
             with torch.device("meta"):
                 image_tokens += fresh_bridge(assembly, encoder, width).tokens(encoder.grid(size))
-    prompt_tokens, answer_tokens, text = (
-        _count(assembly, use, asking, processor, image_tokens, strategy) if asking else (None, None, "")
-    )
+    prompt_tokens, answer_tokens, text, task = None, None, "", assembly.tasks.get(use.task)
+    if asking is not None and task is not None:
+        with blame(offer_of(task), f"writing the gold answer of prompt {asking.id!r}"):
+            gold, _ = task.gold(asking)
+        if processor is None:
+            written, answer_tokens = estimated_tokens(assembly, asking, gold, strategy)
+            prompt_tokens = None if written is None else written + image_tokens
+        else:
+            prompt_tokens, answer_tokens = counted_tokens(asking, gold, processor, strategy)
+            text = processor.write(asking, processor.opening_of(strategy))
+            text = re.sub(f"({re.escape(processor.image_token)})+", r"\1", text)
     return CheckedData(
         stage=stage, dataset=use.dataset, task=use.task, split=use.split, cases=len(cases),
         patients=len({case.patient or case.id for case in cases}),
@@ -396,24 +395,6 @@ def _asked(assembly: Assembly, use: DataUse) -> Iterator[Prompt]:
         yield from assembly.asked(use.task, case)
 
 
-def _count(
-    assembly: Assembly,
-    use: DataUse,
-    prompt: Prompt,
-    processor: VolumeProcessor | None,
-    image_tokens: int,
-    strategy: RolloutStrategy | None,
-) -> tuple[int | None, int | None, str]:
-    with blame(offer_of(assembly.tasks[use.task]), f"writing the gold answer of prompt {prompt.id!r}"):
-        gold, _ = assembly.tasks[use.task].gold(prompt)
-    if processor is None:
-        written, answer = estimated_tokens(assembly, prompt, gold, strategy)
-        return None if written is None else written + image_tokens, answer, ""
-    tokens, answer = counted_tokens(prompt, gold, processor, strategy)
-    text = processor.write(prompt, processor.opening_of(strategy))
-    return tokens, answer, re.sub(f"({re.escape(processor.image_token)})+", r"\1", text)
-
-
 def counted_tokens(
     prompt: Prompt, gold: str, processor: VolumeProcessor, strategy: RolloutStrategy | None
 ) -> tuple[int, int]:
@@ -439,10 +420,8 @@ def _too_long(seen: CheckedData, most: int | None, where: str, holds: int | None
     """Yield what is wrong where the gold answer would be cut off, or estimated tokens exceed the context."""
     gold = seen.answer_tokens
     if most is not None and gold is not None and gold > most:
-        yield (
-            f"{where}: max_new_tokens = {most} cuts the gold answer of task {seen.task!r} off, "
-            f"which has {gold} tokens. Allow at least that."
-        )
+        why = f"max_new_tokens = {most} cuts the gold answer of task {seen.task!r} off"
+        yield f"{where}: {why}, which has {gold} tokens. Allow at least that."
     asked, answer = seen.prompt_tokens, gold if most is None else most
     if seen.are_estimated and asked is not None and answer is not None:
         refuse_too_long(holds, f"of task {seen.task}", asked, answer)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evidcore.cache import appearing
+from evidcore.data import file_hash
 from evidcore.errors import EvidError, RunError, did_you_mean, is_disk_full
 from evidcore.hooks import Announcer, observe
 from evidcore.runs.read import lines, read_object, read_tables, refuse_strange
@@ -159,6 +160,14 @@ def sha256(path: Path) -> str:
     """Return the hash that `sha256sum` prints of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_hash(folder: Path, counts: Callable[[str], bool] = bool) -> str:
+    """Return a hash of the files in a folder whose names in it count: of all, if nothing else is said."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = {path.relative_to(folder).as_posix(): path for path in files}
+    listed = [(name, file_hash(path)) for name, path in names.items() if counts(name)]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def link(target: Path, place: Path) -> None:

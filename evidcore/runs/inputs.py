@@ -28,7 +28,7 @@ from evidcore.registry import Offer, find, is_ours, watch
 from evidcore.registry.factory import is_isolated, named_offer, offer_of, options
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.folder import difference
+from evidcore.runs.folder import difference, folder_hash, sha256
 
 CORE = "evidcore"
 _WITHOUT_NUMBERS = ("cli",)  # rooms of the core that change no number
@@ -39,16 +39,12 @@ _LOCKED = ("package", "plugin", "dataset", "versions")  # tables of the lock tha
 def package_hash(module: str) -> str:
     """Return a hash of all files of an installed (or edited in place) top-level module."""
     root = _root(module)
-    if root is None:
-        return "missing"
-    files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
-    digest = hashlib.sha256()
-    for path in files:
-        name = path.relative_to(root).as_posix() if root.is_dir() else path.name
-        is_code = "__pycache__" not in name and not name.startswith(".")
-        if is_code and not (module == CORE and name.partition("/")[0] in _WITHOUT_NUMBERS):
-            digest.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    if root is None or root.is_file():
+        return "missing" if root is None else sha256(root)
+    beside = _WITHOUT_NUMBERS if module == CORE else ()
+    return folder_hash(
+        root, lambda name: "__pycache__" not in name and name[0] != "." and name.split("/")[0] not in beside
+    )
 
 
 def offer_hash(offer: Offer) -> str:
@@ -298,9 +294,7 @@ def _files(folder: Path, components: list[tuple[Offer, Mapping[str, Any]]]) -> I
                 if value and place.is_file():
                     yield value, file_hash(place)
                 elif value and place.is_dir():
-                    inner = sorted(path for path in place.rglob("*") if path.is_file())
-                    listed = [f"{path.relative_to(place).as_posix()} {file_hash(path)}" for path in inner]
-                    yield value, hashlib.sha256("\n".join(listed).encode()).hexdigest()
+                    yield value, folder_hash(place)
 
 
 def _may_label(offer: Offer) -> bool:
