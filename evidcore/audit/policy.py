@@ -12,11 +12,11 @@ sight: a weak policy may be misled and gain nothing.
 """
 
 import dataclasses
+import functools
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-
-from scipy import stats
 
 from evidcore.audit.conditions import Blank
 from evidcore.case import Prompt
@@ -33,10 +33,10 @@ from evidcore.contracts import (
     Row,
     Task,
 )
-from evidcore.contracts.evaluating import Interval
+from evidcore.contracts.evaluating import Claims, Interval
 from evidcore.errors import ContractError, DataError
 from evidcore.evaluate.answer_record import question_of
-from evidcore.evaluate.bootstrap import detectable, holm, mean_interval, paired_interval
+from evidcore.evaluate.bootstrap import detectable, difference_p, holm, mean_interval, paired_interval
 from evidcore.evaluate.eval_stage import AnonymizedPolicy
 from evidcore.registry.factory import offer_of
 
@@ -45,7 +45,7 @@ OTHER = "other-patient"
 SAME_PATIENT = ("twin", "occluded")  # conditions that change nothing but what is asked, the best first
 BLIND_ARM = "blind-arm"
 LEVEL = 0.05
-LEAST_SHARE = 0.5  # of the gain; more lost where nothing asked has changed, and the gain is not sight of it
+LEAST_SHARE = 0.5  # of the gain: more lost where nothing asked has changed, or left without it, is no sight
 
 
 class BlindArm(Blank):
@@ -75,10 +75,10 @@ class PolicyAuditResult(AuditResult):
     name: str
     evaluation: Evaluation[Any]
     results: Mapping[str, tuple[EvalResult, ...]]  # by condition; one for each repeat
+    places: Mapping[str, tuple[tuple[int, ...], ...]]  # of each the indices of its questions
     conditions: Mapping[str, Condition]
     rungs: tuple[ConditionResult, ...]
     blind: BlindRule | None  # the best rule that does not look, where the evaluation has one
-    over_blind: Interval | None  # another patient's volumes minus the best blind rule
     prompts: Sequence[Prompt]
 
     @property
@@ -95,24 +95,30 @@ class PolicyAuditResult(AuditResult):
         """Return own minus another patient's volumes, where that was asked."""
         return next((rung.above for rung in self.rungs if rung.name == OTHER), None)
 
+    @property
+    def over_blind(self) -> Interval | None:
+        """Return another patient's volumes minus the best blind rule, where there are both."""
+        by_name = {rung.name: rung for rung in self.rungs}
+        rule = None if self.blind is None else by_name.get(self.blind.name)
+        return _apart(by_name[OTHER], rule) if rule and OTHER in by_name else None
+
     def score(self, condition: str, metric: str = "") -> Interval:
         """Return a metric under a condition, the headline if none is named, averaged over repeats."""
-        some = self.results[condition]
-        return mean_interval(_mean(some, metric or self.evaluation.headline), some[0].clusters)
+        some, places = self.results[condition], self.places[condition]
+        means = _mean(some, places, metric or self.evaluation.headline)
+        return mean_interval([*means.values()], [self.clusters[index] for index in means])
 
     def _of(self, role: str) -> list[ConditionResult]:
         return [rung for rung in self.rungs if rung.role == role]
 
     def verdict(self) -> str:
-        what = self.evaluation.points
         gain = self.gain
         if gain is None:
             return "Undecided: nothing that does not look was measured."
-        text = f"{_points(gain.above)} {what} over {gain.says}, {_spread(gain.above)}"
+        text = self._margin(gain)
         for rung in (gain, *self._of("blind")):
             if _ends(rung.above) is None:
-                over = f"{_points(rung.above)} {what} over {rung.says}, {_spread(rung.above)}"
-                return f"Undecided: {over}."
+                return f"Undecided: {self._margin(rung)}."
         if any(not _is_above(rung.above) for rung in self._of("blind")):
             high = (_ends(gain.above) or (0.0, 0.0))[1]
             if high < 0:
@@ -120,44 +126,56 @@ class PolicyAuditResult(AuditResult):
             least = detectable(gain.above)
             missed = "" if least is None else f" A gain under {100 * least:.1f} would be missed."
             return f"No sign that looking helps: {text}.{missed} {self._misled()}".strip()
-        return f"{self._seen(gain, text)} {self._misled()}".strip()
+        return f"{self._seen(gain, text)}{self._untrained()} {self._misled()}".strip()
+
+    @functools.cached_property
+    def _claims(self) -> Claims | None:
+        """Return what can be claimed of each finding, where answers speak of all."""
+        showings: dict[str, dict[str, Sequence[EvalResult]]] = {}
+        for name, condition in self.conditions.items():
+            if name in self.results:
+                showings.setdefault(condition.role, {})[name] = self.results[name]
+        return self.results[OWN][0].claims(showings, self.blind)
+
+    def _margin(self, rung: ConditionResult) -> str:
+        """Say by how much own volumes beat a rung."""
+        return f"{_points(rung.above)} {self.evaluation.points} over {rung.says}, {_spread(rung.above)}"
 
     def _seen(self, gain: ConditionResult, text: str) -> str:
         """Say what a policy that beats all that do not look rests on."""
-        what = self.evaluation.points
         for rung in self._of("kept"):
             if _is_above(rung.above) and rung.above.value > LEAST_SHARE * gain.above.value:
-                lost = f"{100 * rung.above.value:.1f} {what} are lost over {rung.says}"
+                lost = f"{100 * rung.above.value:.1f} {self.evaluation.points} are lost over {rung.says}"
                 return f"Not told: {text}, but {lost}, where the answers should stay."
-        removed = self._of("removed")
-        if not removed:
-            weaker = (
-                "No showing without what is asked could be made, so what in the scan is seen is not known."
+        if self._claims is not None:
+            return f"{self._claims.verdict} Of all findings together: {text}."
+        removed = {rung.name: rung for rung in self._of("removed")}
+        for rung in removed.values():
+            if (ends := _ends(rung.above)) is not None and ends[0] <= 0:
+                used = "The volume is used, but no sign that what is asked is seen"
+                return f"{used}: {text}; {self._margin(rung)}."
+        twin = next((removed[name] for name in SAME_PATIENT if name in removed), None)
+        text = "; ".join([text, *map(self._margin, [twin] if twin else removed.values())])
+        if twin is None:
+            cues = (
+                "Cues that come with what is asked are not excluded: none of these scans was shown without it"
             )
-            return f"The volume is used: {text}. {weaker}{self._untrained()}"
-        by_name = {rung.name: rung for rung in removed}
-        last = next((by_name[name] for name in SAME_PATIENT if name in by_name), removed[0])
-        fell = f"{_points(last.above)} over {last.says}, {_spread(last.above)}"
-        known = [rung for rung in removed if _ends(rung.above) is not None]
-        if unseen := next((rung for rung in known if not _is_above(rung.above)), None):
-            fell = f"{_points(unseen.above)} over {unseen.says}, {_spread(unseen.above)}"
-            used = "The volume is used, but no sign that what is asked is seen"
-            return f"{used}: {text}; {fell}.{self._untrained()}"
-        if last not in known:
-            return f"The volume is used, and undecided is what in it: {text}; {fell}.{self._untrained()}"
-        weaker = (
-            "" if last.name in SAME_PATIENT else " No twins could be made: patients differ in more than that."
-        )
-        apart = [_apart(last, rung) for rung in self._of("blind")]
-        elsewhere = min((gap for gap in apart if gap is not None), key=lambda gap: gap.value, default=None)
-        if elsewhere is None or not all(gap is not None and _is_above(gap) for gap in apart):
-            return f"What is asked is seen: {text}; {fell}.{weaker}{self._untrained()}"
-        over = f"{_points(elsewhere)}, {_spread(elsewhere)}"
-        rest = f"Over {last.says} it still beats the best that does not look ({over})"
-        part = (
-            f"What is asked is seen in part: {text}; {fell}. {rest}: the rest of the gain is something else"
-        )
-        return f"{part} in the scan.{weaker}{self._untrained()}"
+            return f"The volume is used: {text}. {cues}."
+        apart = [gap for gap in (_apart(twin, rung) for rung in self._of("blind")) if gap is not None]
+        elsewhere = min(apart, key=lambda gap: gap.value, default=None)
+        if _ends(twin.above) is None or elsewhere is None or (ends := _ends(elsewhere)) is None:
+            return f"The volume is used, and undecided is what in it: {text}."
+        beside = f"{_points(elsewhere)} over the best that does not look, {_spread(elsewhere)}"
+        rest = f"without what is asked {beside}"
+        if ends[1] < 0 and len(removed) == 1:
+            remedy = "so it may notice the change. Ask over like patients too (condition `matched`)"
+            return f"Not told: {text}, but {rest}, {remedy}."
+        if all(map(_is_above, apart)):
+            return f"What is asked is seen in part: {text}. The rest is something else in the scan: {rest}."
+        if ends[1] > LEAST_SHARE * gain.above.value:
+            part = "What is asked is seen, in whole or in part"
+            return f"{part}: {text}. The rest may be something else in the scan: {rest}."
+        return f"What is asked is seen: {text}."
 
     def _untrained(self) -> str:
         """Name the weaker claim where no blind arm was asked."""
@@ -219,7 +237,7 @@ class PolicyAuditResult(AuditResult):
             rows.append(
                 Row.of(self.name, f"other_patient_minus_{self.blind.label}", self.over_blind, note=note)
             )
-        rows += self._by_finding()
+        rows += self._by_finding() if self._claims is None else self._claims.rows
         return rows if self.blind is None else [*rows, *self.blind.rows]
 
     def _difference(self, metric: str, rung: ConditionResult, note: str, summary: str) -> Row:
@@ -235,13 +253,14 @@ class PolicyAuditResult(AuditResult):
             finding: [index for index, item in enumerate(gain.findings) if item == finding]
             for finding in sorted(set(gain.findings))
         }
-        chances = [_chance(gain, indices) for indices in of_finding.values()]
+        differences = {
+            finding: ([gain.differences[i] for i in indices], [gain.clusters[i] for i in indices])
+            for finding, indices in of_finding.items()
+        }
+        chances = [difference_p(*pair) for pair in differences.values()]
         rows = []
-        for (finding, indices), p in zip(of_finding.items(), holm(chances), strict=True):
-            values = [gain.differences[index] for index in indices]
-            interval = paired_interval(
-                values, [0.0] * len(values), [gain.clusters[index] for index in indices]
-            )
+        for (finding, (values, owners)), p in zip(differences.items(), holm(chances), strict=True):
+            interval = paired_interval(values, [0.0] * len(values), owners)
             sign = "" if interval.value > 0 and p < LEVEL else "no sign of looking"
             extra = {"of": self.evaluation.headline, "against": gain.name, "p_holm": round(p, 6)}
             rows.append(Row.of(self.name, f"own_minus_blind/{finding}", interval, note=sign, extra=extra))
@@ -292,27 +311,24 @@ class PolicyAudit(Audit):
         scored, blind = evaluation.score_beside_blind(whole, prompts, training, task, name)
         measured = dict(zip(map(id, whole), scored, strict=True))
         results: dict[str, tuple[EvalResult, ...]] = {}
-        places: dict[str, list[tuple[int, ...]]] = {}
+        places: dict[str, tuple[tuple[int, ...], ...]] = {}
         for indices, answers in given:
             result = measured.get(id(answers)) or evaluation.score([answers], task, name)[0]
             results[answers.condition] = (*results.get(answers.condition, ()), result)
-            places.setdefault(answers.condition, []).append(indices)
+            places[answers.condition] = (*places.get(answers.condition, ()), indices)
         own, headline = results[OWN][0], evaluation.headline
-        rungs = []
-        for name_, some in results.items():
-            if (condition := conditions.get(name_)) is not None:
-                asked_of, theirs = places[name_][0], _mean(some, headline)
-                rungs.append(_rung(name_, condition.says, condition.role, own, headline, theirs, asked_of))
+        means = {name_: _mean(some, places[name_], headline) for name_, some in results.items()}
+        rungs = [
+            _rung(name_, conditions[name_].says, conditions[name_].role, own, means[OWN], theirs)
+            for name_, theirs in means.items() if name_ in conditions
+        ]  # fmt: skip
         for place, rule in enumerate(_rules(blind)):
             called = "the best blind rule" if rule is blind else rule.name
-            says, whose = f"{called} ({rule.rule})", range(len(prompts))
-            rungs.insert(place, _rung(rule.name, says, "blind", own, headline, rule.values, whose))
-        over_blind = None
-        if blind is not None and OTHER in results:
-            over_blind = paired_interval(_mean(results[OTHER], headline), blind.values, own.clusters)
+            values = dict(enumerate(rule.values))
+            rungs.insert(place, _rung(rule.name, f"{called} ({rule.rule})", "blind", own, means[OWN], values))
         return PolicyAuditResult(
-            name=name, evaluation=evaluation, results=results, conditions=conditions, rungs=tuple(rungs),
-            blind=blind, over_blind=over_blind, prompts=prompts,
+            name=name, evaluation=evaluation, results=results, places=places, conditions=conditions,
+            rungs=tuple(rungs), blind=blind, prompts=prompts,
         )  # fmt: skip
 
     def showings(
@@ -329,17 +345,26 @@ class PolicyAudit(Audit):
     ) -> dict[str, list[list[tuple[int, Prompt]]]]:
         """Return the questions that each condition can show, with their indices, once for each repeat."""
         variants: dict[str, list[list[tuple[int, Prompt]]]] = {}
+        whole = [*enumerate(prompts)]
+        single = [(index, one) for index, prompt in whole for one in _of_each_finding(prompt)]
         for condition in self.conditions:
-            name = offer_of(condition).name
+            indices, asked = zip(*(single if condition.role == "removed" else whole), strict=True)
             for number in range(condition.repeats):
-                some = condition.show(prompts, seed=asking.seed + number, dataset=asking.dataset)
-                if len(some) != len(prompts):
-                    raise DataError(f"{offer_of(condition)}: {len(some)} questions shown of {len(prompts)}.")
-                there = [(index, item) for index, item in enumerate(some) if item is not None]
-                variants.setdefault(name, []).append(there)
-            if len({tuple(index for index, _ in repeat) for repeat in variants[name]}) > 1:
-                raise DataError(f"{offer_of(condition)}: leaves out other questions when it is repeated.")
+                some = condition.show(asked, seed=asking.seed + number, dataset=asking.dataset)
+                if len(some) != len(asked):
+                    raise DataError(f"{offer_of(condition)}: {len(some)} questions shown of {len(asked)}.")
+                there = [(index, item) for index, item in zip(indices, some, strict=True) if item is not None]
+                variants.setdefault(offer_of(condition).name, []).append(there)
         return variants
+
+
+def _of_each_finding(prompt: Prompt) -> list[Prompt]:
+    """Return a question about all findings of a case once for each, `removed`; another one as it is."""
+    present = prompt.reference.get("present")
+    if not present or "masks" in prompt.reference:
+        return [prompt]
+    facts = [{**prompt.reference, "present": [finding], "removed": finding} for finding in present]
+    return [dataclasses.replace(prompt, reference=item) for item in facts]
 
 
 def _rules(blind: BlindRule | None) -> tuple[BlindRule, ...]:
@@ -348,16 +373,16 @@ def _rules(blind: BlindRule | None) -> tuple[BlindRule, ...]:
 
 
 def _rung(
-    name: str, says: str, role: str, own: EvalResult, headline: str, theirs: Sequence[float],
-    indices: Sequence[int],
-) -> ConditionResult:  # fmt: skip
+    name: str, says: str, role: str, own: EvalResult, values: Mapping[int, float], theirs: Mapping[int, float]
+) -> ConditionResult:
     """Compare own volumes with a showing or a rule, on the questions that it could answer."""
-    values, owners, about = _mean([own], headline), own.clusters, own.asked_about
-    mine, clusters = [values[index] for index in indices], tuple(owners[index] for index in indices)
+    clusters, about = tuple(own.clusters[index] for index in theirs), own.asked_about
+    mine = [values[index] for index in theirs]
     return ConditionResult(
-        name=name, says=says, role=role, above=paired_interval(mine, theirs, clusters), indices=(*indices,),
-        differences=tuple(mean - other for mean, other in zip(mine, theirs, strict=True)), clusters=clusters,
-        findings=tuple(about[index] for index in indices) if about else (),
+        name=name, says=says, role=role, above=paired_interval(mine, [*theirs.values()], clusters),
+        indices=(*theirs,), clusters=clusters,
+        differences=tuple(mean - other for mean, other in zip(mine, theirs.values(), strict=True)),
+        findings=tuple(about[index] for index in theirs) if about else (),
     )  # fmt: skip
 
 
@@ -374,32 +399,19 @@ def _apart(rung: ConditionResult, other: ConditionResult) -> Interval | None:
     )
 
 
-def _mean(results: Sequence[EvalResult], metric: str) -> tuple[float, ...]:
-    """Return a metric of each question, averaged over results."""
-    each = zip(*(item.values(metric) for item in results), strict=True)
-    means = tuple(sum(some) / len(some) for some in each)
-    if lost := [index for index, value in enumerate(means) if not math.isfinite(value)]:
+def _mean(results: Sequence[EvalResult], places: Sequence[Sequence[int]], metric: str) -> dict[int, float]:
+    """Return a metric of each question by its index, averaged over the results that have it."""
+    each: dict[int, list[float]] = {}
+    for result, indices in zip(results, places, strict=True):
+        for index, value in zip(indices, result.values(metric), strict=True):
+            each.setdefault(index, []).append(value)
+    means = {index: statistics.fmean(each[index]) for index in sorted(each)}
+    if lost := [index for index, value in means.items() if not math.isfinite(value)]:
         raise ContractError(
-            f"{metric}: {len(lost)} of {len(means)} answers have no finite value, the first {means[lost[0]]} "
-            f"(answer {lost[0] + 1}). An evaluation counts what it cannot measure as 0."
+            f"{metric}: {len(lost)} of {len(means)} answers have no finite value, the first "
+            f"{means[lost[0]]} (answer {lost[0] + 1}). An evaluation counts what it cannot measure as 0."
         )
     return means
-
-
-def _chance(rung: ConditionResult, indices: Sequence[int]) -> float:
-    """Return the two-sided p value of no difference on some questions: t over patients, or a sign test's."""
-    values = [rung.differences[index] for index in indices]
-    mean = sum(values) / len(values)
-    apart: dict[str, float] = {}
-    for value, index in zip(values, indices, strict=True):
-        apart[rung.clusters[index]] = apart.get(rung.clusters[index], 0.0) + value - mean
-    count = len(apart)
-    if count < 2 or not mean:
-        return 1.0
-    spread = sum(total * total for total in apart.values()) * count / (count - 1)
-    error = float(spread**0.5 / len(values))  # of a mean of clustered values
-    p = 2 * stats.t.sf(abs(mean) / error, count - 1) if error else 0.0
-    return max(float(p), 2.0 ** (1 - count))  # few that agree tell no more than a sign test
 
 
 def _is_above(interval: Interval) -> bool:

@@ -128,8 +128,18 @@ class Answers(Generic[AnswerT]):
     condition: str = "own"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What an audit may claim of each finding that answers speak of, in place of one claim for all."""
+
+    verdict: str  # which are seen, and which not
+    rows: tuple[Row, ...]
+
+
 class EvalResult(ABC):
     """Answers, measured."""
+
+    from evidcore.contracts.evaluating import Claims as Claims
 
     name: str  # what rows call it; mostly the task
 
@@ -162,6 +172,17 @@ class EvalResult(ABC):
     def unit(self, metric: str) -> str:
         """Return the unit of a metric that audits compare, as in `Row.unit`."""
         return ""
+
+    def claims(
+        self, showings: Mapping[str, Mapping[str, Sequence[EvalResult]]], blind: BlindRule | None
+    ) -> Claims | None:
+        """Return what an audit may claim of each finding; None where a question is about one thing.
+
+        Args:
+            showings: the results under other conditions, by their role and name.
+            blind: the best rule that does not look, where there is one.
+        """
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

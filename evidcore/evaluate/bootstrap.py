@@ -97,6 +97,23 @@ def paired_interval(first: Values, second: Values, patients: Sequence[Hashable])
     return _any_mean(differences, patients)
 
 
+def difference_p(differences: Sequence[float], patients: Sequence[Hashable]) -> float:
+    """Return the two-sided p value of no difference: t over patients, and no less than a sign test's."""
+    from scipy import stats
+
+    mean = sum(differences) / len(differences)
+    apart: dict[Hashable, float] = {}
+    for value, patient in zip(differences, patients, strict=True):
+        apart[patient] = apart.get(patient, 0.0) + value - mean
+    count = len(apart)
+    if count < 2 or not mean:
+        return 1.0
+    spread = sum(total * total for total in apart.values()) * count / (count - 1)
+    error = float(spread**0.5 / len(differences))  # of a mean of clustered values
+    p = 2 * stats.t.sf(abs(mean) / error, count - 1) if error else 0.0
+    return max(float(p), 2.0 ** (1 - count))  # few that agree tell no more than a sign test
+
+
 def figure_interval(figures: Sequence[Figure], patients: Sequence[str]) -> Interval | None:
     """Return the figure over all texts with its patient-clustered interval; None where it is 0 over 0.
 

@@ -1,7 +1,7 @@
 """Evaluate reports: which findings they affirm, and what metrics say of their words."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evidcore.api import (
@@ -25,6 +25,7 @@ from evidcore.evaluate.numeric_result import NumericResult
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_reports.agreement import states
+from evidcore_plugin_reports.claims import claims
 
 F1_MICRO, F1_MACRO = "findings_f1_micro", "findings_f1_macro"
 
@@ -37,6 +38,7 @@ class ReportAnswer(AnswerRecord):
     present: tuple[str, ...]  # findings that are
     absent: tuple[str, ...]  # findings that are known not to be
     unread: str | None  # why the labeler could not read the report
+    removed: str | None = None  # finding that the showing lacks
 
     @property
     def is_known(self) -> bool:
@@ -67,6 +69,16 @@ class ReportResult(NumericResult):
         """Return "score" for F1."""
         return "" if metric == "format_rate" else "score"
 
+    def claims(
+        self, showings: Mapping[str, Mapping[str, Sequence[EvalResult]]], blind: Evaluation.BlindRule | None
+    ) -> EvalResult.Claims | None:
+        """Return which findings are seen, of those that some cases have and some have not."""
+        dark = {name: _reports(some) for name, some in showings.get("blind", {}).items()}
+        if isinstance(blind, ReportRule):
+            dark = {blind.name: [blind.reports], **dark}
+        removed = {name: _reports(some) for name, some in showings.get("removed", {}).items()}
+        return claims(self, dark, removed)
+
     def lines(self) -> list[dict[str, Any]]:
         """Return what `answers/<stage>.jsonl` holds of each report, its figures with it."""
         rows = zip(self.answers, self.findings.texts, self.measured.texts, strict=True)
@@ -87,6 +99,17 @@ class ReportResult(NumericResult):
             *(item for item in by_finding if item not in main),
             *(item for item in metrics if "/" in item.metric),
         ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportRule(Evaluation.BlindRule):
+    """The best rule that writes reports without a look, and what it writes."""
+
+    reports: ReportResult
+
+
+def _reports(results: Sequence[EvalResult]) -> list[ReportResult]:
+    return [result for result in results if isinstance(result, ReportResult)]
 
 
 class ReportEvaluation(Evaluation[Answer]):
@@ -155,8 +178,8 @@ class ReportEvaluation(Evaluation[Answer]):
             for row in scored.rows()
             if "/" not in row.metric and row.metric != "format_rate"
         )
-        return Evaluation.BlindRule(
-            values=scored.values(F1_MICRO), rule=rule, label="blind_rule", rows=rows,
+        return ReportRule(
+            values=scored.values(F1_MICRO), rule=rule, label="blind_rule", rows=rows, reports=scored,
             figures={row.metric: row.value for row in rows},
         )  # fmt: skip
 
@@ -178,6 +201,7 @@ class ReportEvaluation(Evaluation[Answer]):
                     present=_with(known, "present"),
                     absent=_with(known, "absent"),
                     unread=str(result) if isinstance(result, LabelError) else None,
+                    removed=prompt.reference.get("removed"),
                 )
             )
         return ReportResult(

@@ -1,0 +1,170 @@
+"""A world of scans of which planted policies write reports, each in its own way, and audits of them.
+
+As in tests/audit/planted.py a scan is a path, and what can be read from it is looked up.
+"""
+
+import dataclasses
+import random
+
+from evidcore.api import Case, Dataset, EvalOptions, Finding, Policy, Report, TextPart, VolumeRef
+from evidcore.builtin.views import Volume
+from evidcore.registry import factory
+
+NAMES = (
+    "emphysema", "lung nodule", "cardiomegaly", "hiatal hernia", "atelectasis", "consolidation", "goitre",
+    "pleural effusion", "pneumothorax", "fibrosis", "bronchiectasis", "lymphadenopathy", "calcification",
+    "gallstones", "cyst", "scoliosis", "rib fracture", "aneurysm",
+)  # fmt: skip
+LABELER = {"use": "negation-rules", "findings": list(NAMES)}
+EVALUATION = factory.build("evaluation", {"use": "report", "labeler": LABELER}, given={}, where="test")
+TASK = factory.build("task", {"use": "report"}, given={}, where="test")
+
+
+class World(Dataset):
+    """Patients of two kinds, which scans tell, each with its prevalences; words tell a fifth of it."""
+
+    def __init__(self, patients, seed):
+        rng = random.Random(f"reports/{seed}")
+        self.kind, self.shows, self.words, self._cases = {}, {}, {}, []
+        for number in range(patients):
+            path, kind = f"{seed}-{number}.nii", rng.randrange(2)
+            chances = [0.17 + (0.12 if index % 2 == kind else -0.12) for index in range(len(NAMES))]
+            present = [name for name, chance in zip(NAMES, chances, strict=True) if rng.random() < chance]
+            findings = tuple(
+                Finding(name=name, state="present" if name in present else "absent") for name in NAMES
+            )
+            self.kind[path], self.shows[path] = kind, {*present}
+            case = Case(
+                id=f"c{seed}-{number}", patient=f"p{seed}-{number}", findings=findings,
+                volumes=(VolumeRef(path=path),), report=Report(text=report(present)),
+            )  # fmt: skip
+            self.words[case.id] = "known: " + ", ".join(name for name in present if rng.random() < 0.2)
+            self._cases.append(case)
+
+    def cases(self, split):
+        return self._cases
+
+    def fingerprint(self):
+        return "world"
+
+    def without(self, case, finding):
+        (ref,) = case.volumes
+        twin = dataclasses.replace(ref, path=f"{ref.path} without {finding}")
+        self.shows[twin.path] = self.shows[ref.path] - {finding}
+        self.kind[twin.path] = self.kind[ref.path]
+        return (twin,)
+
+    def prompts(self):
+        asked = [prompt for case in self._cases for prompt in TASK.prompts(case, Volume(), 0)]
+        return [
+            dataclasses.replace(prompt, parts=(*prompt.parts, TextPart(text=self.words[prompt.case.id])))
+            for prompt in asked
+        ]
+
+
+def report(present):
+    return " ".join(f"There is {name}." for name in sorted(present)) or "No finding."
+
+
+class Writer(Policy):
+    """Writes what `affirmed` gives of the scan's path, whether it can be seen, and the words."""
+
+    def __init__(self, world, training):
+        self.world, self.training = world, training
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        texts = []
+        for prompt in prompts:
+            (crop,) = prompt.crops()
+            is_odd = crop.blank or crop.change == "scrambled"
+            said = self.affirmed(crop.volume.path, is_odd, prompt.words())
+            texts.append(said if isinstance(said, str) else report(said))
+        return texts
+
+    def log_likelihoods(self, prompts, completions):
+        raise NotImplementedError
+
+    def draw(self, path, name):
+        """Return a number of a scan and a finding that stays over its twins."""
+        return random.Random(f"{path.split(' without ')[0]}/{name}").random()
+
+
+class Constant(Writer):
+    """Writes one report."""
+
+    def affirmed(self, path, is_odd, words):
+        return NAMES[:4]
+
+
+class Words(Writer):
+    """Repeats what the words tell."""
+
+    def affirmed(self, path, is_odd, words):
+        return [name for name in NAMES if name in words]
+
+
+class Prevalence(Writer):
+    """Affirms each finding as often as training has it."""
+
+    def affirmed(self, path, is_odd, words):
+        return [name for name in NAMES if self.draw(path, name) < 0.17]
+
+
+class Cue(Writer):
+    """Knows the kind of patient by the scan, and what such patients have; the words tell more."""
+
+    def affirmed(self, path, is_odd, words):
+        kind = (
+            [] if is_odd else [name for index, name in enumerate(NAMES) if index % 2 == self.world.kind[path]]
+        )
+        return {*kind, *(name for name in NAMES if name in words)}
+
+
+class Declines(Words):
+    """Repeats the words, and writes nothing where pixels are odd."""
+
+    def affirmed(self, path, is_odd, words):
+        return "This scan cannot be read." if is_odd else super().affirmed(path, is_odd, words)
+
+
+class Memory(Writer):
+    """Knows the scans of the test by heart, also under noise; of others it tells what is frequent."""
+
+    def affirmed(self, path, is_odd, words):
+        known = {case.volumes[0].path for case in self.world.cases("test")}
+        return NAMES[:2] if is_odd or path not in known else self.world.shows[path]
+
+
+class EditNoticer(Memory):
+    """Knows the scans of the test by heart, and writes of none that were edited."""
+
+    def affirmed(self, path, is_odd, words):
+        return "No finding." if " without " in path else super().affirmed(path, is_odd, words)
+
+
+class Looker(Writer):
+    """Sees twelve of eighteen findings, mostly; the others it affirms as often as they are there."""
+
+    def affirmed(self, path, is_odd, words):
+        seen = set() if is_odd else self.world.shows[path]
+        rates = [(0.85 if name in seen else 0.04) if name in SEEN else 0.17 for name in NAMES]
+        return [name for name, rate in zip(NAMES, rates, strict=True) if self.draw(path, name) < rate]
+
+
+SEEN = frozenset(NAMES[:12])
+NEVER = (Constant, Words, Prevalence, Cue, Declines, Memory, EditNoticer)
+
+
+def audited(policy, seed, patients=150):
+    """Audit a policy of planted reports; return the result, and how each finding is told."""
+    world, training = World(patients, seed), World(400, 1_000_000)
+    audit = factory.build("audit", {"use": "policy"}, given={}, where="test")
+    asking = EvalOptions(max_new_tokens=64, seed=seed, dataset=world)
+    result = audit(
+        policy(world, training), world.prompts(), TASK, EVALUATION, training.prompts, asking, "report"
+    )
+    rows = result.rows()
+    kinds = {
+        row.metric.partition("/")[2]: row.note for row in rows if row.metric.startswith("own_minus_blind/")
+    }
+    return result, kinds
