@@ -31,7 +31,7 @@ from evidcore.recipe.trl_fields import DEFAULTS
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward, RewardComposer
 from evidcore.train.checks import check_start
-from evidcore.train.settings import GrpoSettings
+from evidcore.train.settings import GrpoSettings, Replay
 from evidcore.train.tiny_model import tiny_model
 from evidcore.train.trl import stage
 from evidcore.train.trl.logprobs import PromptSharing
@@ -39,43 +39,14 @@ from evidcore.train.trl.timing import timed
 from evidcore.train.trl.trainer import GroupTrainer
 
 
-class Replay:
-    """The rows that a stage replays, and how much they count."""
-
-    def __init__(
-        self, processor: VolumeProcessor, source: PromptSource, *, rows_per_step: int, weight: float
-    ) -> None:
-        """Take the stream.
-
-        Rows are over all passes and processes; `weight` is of the divergence, in nats a token, beside the
-        policy's loss.
-        """
-        self.targets = Targets(processor, source)
-        self.rows_per_step, self.weight = rows_per_step, weight
-
-    def check(self, passes: int, where: str) -> None:
-        """Refuse rows that cannot be dealt evenly."""
-        if self.rows_per_step % passes:
-            raise RecipeError(
-                f"{where}.replay.rows_per_step: {self.rows_per_step} rows cannot be dealt evenly to the "
-                f"{passes} passes of a step, over all processes; take a multiple of {passes}."
-            )
-
-    def batch(self, step: int, number: int, passes: int) -> dict[str, Tensor]:
-        """Return the rows of pass `number` of a step's `passes`, over all processes; both count from 0."""
-        rows = self.rows_per_step // passes
-        first = step * self.rows_per_step + number * rows
-        return self.targets.batch([{"prompt": str(first + index)} for index in range(rows)])
-
-
 class ReplayTrainer(GroupTrainer):
-    """Adds the distance from the start, on the replayed rows, to the loss of each pass."""
+    """Adds the distance from the start, on the rows that `keys` tell of, to the loss of each pass."""
 
     needs_start = True
 
-    def __init__(self, *args: Any, replay: Replay, **options: Any) -> None:
+    def __init__(self, *args: Any, keys: Replay, targets: Targets, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.replay = replay
+        self.keys, self.targets = keys, targets
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         """Add the weighted divergence; the pixel-flow proof looks at the policy's own loss alone."""
@@ -85,14 +56,16 @@ class ReplayTrainer(GroupTrainer):
         divergence = self._divergence(model)
         mean = self.accelerator.reduce(divergence.detach(), "mean").item()
         self._metrics["train"]["replay_kl"].append(mean)
-        return loss + self.replay.weight * divergence / self.current_gradient_accumulation_steps
+        return loss + self.keys.weight * divergence / self.current_gradient_accumulation_steps
 
     @timed("replay")
     def _divergence(self, model: Any) -> Float[Tensor, ""]:
         """Return the mean over this pass's rows of KL(start || policy)."""
         passes, processes = self.current_gradient_accumulation_steps, self.accelerator.num_processes
         number = self._step % passes * processes + self.accelerator.process_index
-        batch = self.replay.batch(self.state.global_step, number, passes * processes)
+        rows = self.keys.rows_per_step // (passes * processes)
+        first = self.state.global_step * self.keys.rows_per_step + number * rows
+        batch = self.targets.batch([{"prompt": str(first + index)} for index in range(rows)])
         is_answer = batch.pop("labels")[:, 1:] != IGNORED
         begin = int(is_answer.any(dim=0).nonzero()[0])  # of the first answer; before it no logits are needed
         is_answer = is_answer[:, begin:].to(self.accelerator.device)
@@ -137,33 +110,6 @@ def row_divergence(
 
 
 WHERE = "stage.grpo"
-
-
-def owned_arguments(
-    settings: GrpoSettings, folder: Path, seed: int, weights: Sequence[float], processes: int
-) -> dict[str, Any]:
-    """Return what the core sets, by trl's names."""
-    prompts, answers = settings.prompts_per_step, settings.answers_per_prompt
-    together = settings.prompts_per_forward or max(prompts // processes, 1)
-    if prompts % (together * processes):
-        raise RecipeError(
-            f"{WHERE}.prompts_per_step: {prompts} prompts cannot be dealt in whole groups to {processes} "
-            f"processes of {together} prompts per forward pass; take a multiple of {together * processes}."
-        )
-    iterations = settings.trl.get("num_iterations", 1)
-    if settings.save_every_steps % iterations:
-        raise RecipeError(
-            f"{WHERE}.save_every_steps: {settings.save_every_steps} steps would save in the middle of "
-            f"num_iterations = {iterations} updates on the same answers; take a multiple of {iterations}."
-        )
-    accumulation = prompts // (together * processes)
-    return stage.stage_arguments(folder, seed, settings) | {
-        "per_device_train_batch_size": together * answers, "gradient_accumulation_steps": accumulation,
-        "steps_per_generation": accumulation, "generation_batch_size": None, "num_generations": answers,
-        "temperature": settings.temperature, "max_completion_length": settings.max_new_tokens,
-        "reward_weights": list(weights), "shuffle_dataset": False, "log_completions": False,
-        "log_multimodal": False,
-    }  # fmt: skip
 
 
 def grpo(
@@ -220,18 +166,40 @@ def make_trainer(
         raise RecipeError(f"{WHERE}.sampler: {says}")
     judge = RewardComposer(rewards, max_failure_rate=settings.max_failure_rate or 0.0)
     processes = stage.process_count()
-    owned = owned_arguments(settings, folder, seed, [item.weight for item in rewards], processes)
-    if settings.replay is not None and replay is not None:
-        keys = settings.replay
-        replayed = Replay(processor, replay, rows_per_step=keys.rows_per_step, weight=keys.weight)
-        replayed.check(owned["gradient_accumulation_steps"] * processes, WHERE)
-        kind, options = ReplayTrainer, {**options, "replay": replayed}
+    prompts, answers = settings.prompts_per_step, settings.answers_per_prompt
+    together = settings.prompts_per_forward or max(prompts // processes, 1)
+    if prompts % (together * processes):
+        raise RecipeError(
+            f"{WHERE}.prompts_per_step: {prompts} prompts cannot be dealt in whole groups to {processes} "
+            f"processes of {together} prompts per forward pass; take a multiple of {together * processes}."
+        )
+    iterations = settings.trl.get("num_iterations", 1)
+    if settings.save_every_steps % iterations:
+        raise RecipeError(
+            f"{WHERE}.save_every_steps: {settings.save_every_steps} steps would save in the middle of "
+            f"num_iterations = {iterations} updates on the same answers; take a multiple of {iterations}."
+        )
+    accumulation = prompts // (together * processes)
+    owned = stage.stage_arguments(folder, seed, settings) | {
+        "per_device_train_batch_size": together * answers, "gradient_accumulation_steps": accumulation,
+        "steps_per_generation": accumulation, "generation_batch_size": None, "num_generations": answers,
+        "temperature": settings.temperature, "max_completion_length": settings.max_new_tokens,
+        "reward_weights": [item.weight for item in rewards], "shuffle_dataset": False,
+        "log_completions": False, "log_multimodal": False,
+    }  # fmt: skip
+    if (keys := settings.replay) is not None and replay is not None:
+        if keys.rows_per_step % (passes := accumulation * processes):
+            raise RecipeError(
+                f"{WHERE}.replay.rows_per_step: {keys.rows_per_step} rows cannot be dealt evenly to the "
+                f"{passes} passes of a step, over all processes; take a multiple of {passes}."
+            )
+        kind, options = ReplayTrainer, {**options, "keys": keys, "targets": Targets(processor, replay)}
     model.train_only(settings.train)
     with stage.quiet():
         return kind(
             model, processor, GRPOConfig(**stage.arguments(owned, {**DEFAULTS["grpo"], **settings.trl})),
             source, judge, strategy, engine=engine,
-            sharing=PromptSharing(settings.share_prompts, settings.answers_per_prompt), announce=announce,
+            sharing=PromptSharing(settings.share_prompts, answers), announce=announce,
             settings=settings, **options,
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ from typing import Any
 import datasets
 import torch
 from torch.nn import functional
+from torch.utils.data import SequentialSampler
 from trl import SFTConfig, SFTTrainer
 
 from evidcore.contracts import Reweighter, RolloutStrategy
@@ -65,6 +66,10 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
             processing_class=processor, peft_config=stage.lora_config(settings, model),
         )  # fmt: skip
         self.train_dataset = IndexDataset(rows)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Read the stream in order: its positions are shuffled already."""
+        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
     def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
         """Return what a whole step's loss is divided by, of all processes."""

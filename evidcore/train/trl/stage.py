@@ -25,7 +25,7 @@ from peft.tuners.lora import LoraLayer
 from torch import distributed
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule
-from torch.utils.data import Dataset, SequentialSampler
+from torch.utils.data import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 
@@ -127,10 +127,6 @@ class StageTrainer(TimedTrainer):
         if is_due and (is_first or micro_batch == turn % self.args.gradient_accumulation_steps):
             self._proven = step
             prove(self, turn, slopes=is_first)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Read the stream in order: its positions are shuffled already."""
-        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Make one parameter group for each part with and without weight decay."""

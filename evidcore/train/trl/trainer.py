@@ -214,10 +214,6 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         # trl then takes images as they stand in the token ids, which is how a strategy gives them
         self.tools = [stage.placeholder("tools")]
 
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
-        """Repeat each position for its answers, as trl does; the stream is shuffled already."""
-        return GRPOTrainer._get_train_sampler(self, dataset)
-
     @timed("other")
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """Sample and judge when a batch of answers is used up, and hand out whole groups."""
@@ -329,9 +325,7 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
             seed=self.args.seed, strategy=self.strategy, engine=None if self.proof else self.engine,
         )  # fmt: skip
 
-    def _calculate_rewards(
-        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
-    ) -> Any:
+    def _calculate_rewards(self, *answers: Any) -> Any:
         """Return what each reward counts for each row, of all processes; trl weighs and sums."""
         columns = [self.judgement.counted[item.name] for item in self.judge.rewards]
         counted = torch.tensor(columns, dtype=torch.float32, device=self.accelerator.device).T.contiguous()
