@@ -21,7 +21,7 @@ from evidcore.cli import main
 from evidcore.recipe import schema
 from evidcore.registry import KIND_NAMES, Offer, card, downloads, offers
 from evidcore.registry.factory import flat_forms, options
-from evidcore.registry.signature import DatasetKeys
+from evidcore.registry.signature import DatasetKeys, Kind, MetricKeys, RewardKeys
 from evidcore.train import settings
 
 TARGET = Path(__file__).parent / "reference" / "reference.md"
@@ -91,9 +91,9 @@ def recipe() -> Iterator[str]:
         "an entry of `data`": schema.DataUse,
         **{f'[[stage]] kind = "{row.name}"': row.load() for row in offers("stage")},
         "[dataset.NAME], beside the component's own keys": DatasetKeys,
-        "[[stage.reward]], beside the component's own keys": schema.RewardKeys,
+        "[[stage.reward]], beside the component's own keys": RewardKeys,
         "`isolated` of a reward, a scorer or a reader": Isolated,
-        "[[stage.metric]], beside the component's own keys": schema.MetricKeys,
+        "[[stage.metric]], beside the component's own keys": MetricKeys,
         "stage.lora": settings.Lora,
         "[stage.replay] of a grpo stage": settings.Replay,
     }
@@ -316,7 +316,7 @@ def kind_of(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         base, *marks = arguments
-        named = [mark.name for mark in marks if isinstance(mark, schema.Kind)]
+        named = [mark.name for mark in marks if isinstance(mark, Kind)]
         if named:
             return f"a {named[0]}: `{{ use = … }}`"
         bounds = [

@@ -16,7 +16,8 @@ from evidcore.contracts.answering import RolloutStrategy, Rows, Task
 from evidcore.contracts.dataset import Dataset, View
 from evidcore.contracts.evaluating import StageResult
 from evidcore.data.encoder_input import EncoderInput
-from evidcore.recipe.schema import DataUse, RecipeContext, marked_kind
+from evidcore.recipe.schema import DataUse, RecipeContext
+from evidcore.registry.signature import marked_kind
 
 if TYPE_CHECKING:
     from evidcore.contracts.model import Language, Policy  # load torch

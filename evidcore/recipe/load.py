@@ -62,7 +62,25 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     origins = {key: f"line {line}" for key, line in given.items()} | origins
     if not raw.get("arms", True):
         origins = _without_arms(raw, origins)
-    return _freeze(raw, top, path, text, tuple(overrides), origins)
+    top = {**{item.name: item.default for item in fields(schema.Top)}, **top}
+    services = top["service"]
+    around = schema.RecipeContext(raw, {name: str(table["kind"]) for name, table in services.items()})
+    stages = tuple(
+        _stage(item, around, left_out=() if top["arms"] else ("blind_arm",))
+        for item in top["stage"]
+        if top["arms"] or not item.values.get("arm")
+    )
+    named = {use.task for stage in stages for use in stage.data_uses() if use.task} - top["task"].keys()
+    direct = {name: Components().table("task", {"use": name}) for name in sorted(named)}
+    folder = Path(top["recipe_folder"] or path.parent).resolve()
+    if top["fitted"] and not (folder / top["fitted"]).is_dir():
+        raise RecipeError(f"{path}: fitted: {folder / top['fitted']}: no such folder. Leave the key out.")
+    return schema.Recipe(
+        name=top["name"], seed=top["seed"], folder=folder, path=path, text=text, overrides=tuple(overrides),
+        origins=origins, observers=top["observers"], fitted=top["fitted"], threads=top["threads"],
+        datasets=top["dataset"], tasks=top["task"] | direct, services=services,
+        model=top["model"], features=top["features"], stages=stages,
+    )  # fmt: skip
 
 
 def _without_arms(raw: dict[str, Any], origins: Mapping[Key, str]) -> dict[Key, str]:
@@ -166,35 +184,6 @@ def _stage_place(raw: Mapping[str, Any], steps: list[str | int]) -> list[str | i
         choices = ", ".join(f"{named}{kind}[{index}]" for index in range(len(twins)))
         raise ValueError(f"the {whose} has {len(twins)} {kind} stages; say which: {choices}.")
     return ["stage", twins[0], *rest]
-
-
-def _freeze(
-    raw: Mapping[str, Any],
-    top: Mapping[str, Any],
-    path: Path,
-    text: str,
-    overrides: tuple[str, ...],
-    origins: Mapping[Key, str],
-) -> schema.Recipe:
-    top = {**{item.name: item.default for item in fields(schema.Top)}, **top}
-    services = top["service"]
-    around = schema.RecipeContext(raw, {name: str(table["kind"]) for name, table in services.items()})
-    stages = tuple(
-        _stage(item, around, left_out=() if top["arms"] else ("blind_arm",))
-        for item in top["stage"]
-        if top["arms"] or not item.values.get("arm")
-    )
-    named = {use.task for stage in stages for use in stage.data_uses() if use.task} - top["task"].keys()
-    direct = {name: Components().table("task", {"use": name}) for name in sorted(named)}
-    folder = Path(top["recipe_folder"] or path.parent).resolve()
-    if top["fitted"] and not (folder / top["fitted"]).is_dir():
-        raise RecipeError(f"{path}: fitted: {folder / top['fitted']}: no such folder. Leave the key out.")
-    return schema.Recipe(
-        name=top["name"], seed=top["seed"], folder=folder, path=path, text=text, overrides=overrides,
-        origins=origins, observers=top["observers"], fitted=top["fitted"], threads=top["threads"],
-        datasets=top["dataset"], tasks=top["task"] | direct, services=services,
-        model=top["model"], features=top["features"], stages=stages,
-    )  # fmt: skip
 
 
 def _stage(table: StageTable, around: schema.RecipeContext, left_out: Sequence[str]) -> Any:

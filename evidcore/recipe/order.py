@@ -30,7 +30,12 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
             if not _NAME.fullmatch(key):
                 text = f"must be letters, digits, '_', '-' or '.', as files are called, got {key!r}."
                 yield (section, key), text
-    yield from _observers(raw)
+    for index, observer in enumerate(_list(raw.get("observers"))):
+        try:
+            if isinstance(observer, str):
+                find("observer", observer)
+        except PluginError as cause:
+            yield ("observers", index), str(cause)
     around = RecipeContext(raw, services)
     if around.table("model").get("load_in_4bit") and "language" not in _list(raw["model"].get("bfloat16")):
         text = "embeddings and head lie in bfloat16, as products do. Write bfloat16 = ['language'] beside it."
@@ -44,7 +49,12 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
             continue
         around = line
         if arm := table.get("arm"):
-            yield from _arm(str(arm), table, at)
+            if not _NAME.fullmatch(str(arm)):
+                text = f"must be letters, digits, '_', '-' or '.', as folders are called, got {str(arm)!r}."
+                yield (*at, "arm"), text
+            if str(table.get("component", "")).startswith("service."):
+                text = "what is fitted here is a service of every stage, and an arm shares nothing."
+                yield (*at, "arm"), f"{text} Leave arm out."
             standing = dataclasses.replace(line, has_weights=set(line.has_weights))
             around = arms.setdefault(str(arm), standing)
         yield from _data(around, table, form, at)
@@ -80,24 +90,6 @@ def _rounded(around: RecipeContext, stage: Mapping[str, Any], at: Path) -> Found
         if bool(value) == {"bf16": False, "fp16": True, "fsdp": True}.get(field):
             text = "weights that model.bfloat16 names are multiplied in bfloat16, and whole in each process"
             yield (*at, "trl", field), f"{text}, got {value!r}. Leave it out, or model.bfloat16."
-
-
-def _arm(arm: str, table: Mapping[str, Any], at: Path) -> Found:
-    if not _NAME.fullmatch(arm):
-        yield (*at, "arm"), f"must be letters, digits, '_', '-' or '.', as folders are called, got {arm!r}."
-    if str(table.get("component", "")).startswith("service."):
-        text = "what is fitted here is a service of every stage, and an arm shares nothing. Leave arm out."
-        yield (*at, "arm"), text
-
-
-def _observers(raw: Mapping[str, Any]) -> Found:
-    names = raw.get("observers")
-    for index, name in enumerate(names if isinstance(names, list) else ()):
-        try:
-            if isinstance(name, str):
-                find("observer", name)
-        except PluginError as cause:
-            yield ("observers", index), str(cause)
 
 
 def _language(around: RecipeContext) -> Found:

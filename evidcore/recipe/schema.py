@@ -4,7 +4,6 @@ The fields of these classes are the recipe's keys: name, type, default and bound
 """
 
 import dataclasses
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,14 +13,10 @@ from annotated_types import Ge, Gt, Le, MinLen
 from evidcore.case import Split
 from evidcore.registry import find
 from evidcore.registry.factory import named_offer
-from evidcore.registry.signature import Kind, MetricKeys, RewardKeys, marked_kind
-
-__all__ = [
-    "DataUse", "Features", "Kind", "MetricKeys", "Model", "Recipe", "RecipeContext", "RewardKeys",
-    "Table", "Top", "default_use", "marked_kind",
-]  # fmt: skip
+from evidcore.registry.signature import Kind
 
 Table = Mapping[str, Any]
+USUAL_LANGUAGE = "pretrained"  # the component of a `[model] language` table without `use`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +36,7 @@ class DataUse:
 class Model:
     """The parts of the vision-language model."""
 
-    language: Annotated[Table, Kind("language", default="pretrained")]
+    language: Annotated[Table, Kind("language", default=USUAL_LANGUAGE)]
     encoder: Annotated[Table, Kind("encoder")]
     bridge: Annotated[Table, Kind("bridge")]
     view: Annotated[Table, Kind("view")]
@@ -55,12 +50,6 @@ class Features:
 
     precision: Literal["float32", "float16"] = "float32"  # "float16" halves them and rounds
     memory_gb: Annotated[float, Ge(0)] = 1.0  # bound on those in memory, in each process
-
-
-def default_use(form: type, field: str) -> str:
-    """Return the component that a field's table means where it names none."""
-    hints = typing.get_type_hints(form, include_extras=True)[field]
-    return next(item.default for item in typing.get_args(hints) if isinstance(item, Kind))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +70,9 @@ class RecipeContext:
     def factory_of(self, component: str) -> Any:
         """Return the factory of "model.encoder" or "service.<name>"."""
         section, _, name = component.partition(".")
-        use = self.table(section, name).get("use")
         if section == "model":
-            return find(name, str(use or default_use(Model, name))).load()
+            usual = USUAL_LANGUAGE if name == "language" else ""
+            return find(name, str(self.table(section, name).get("use") or usual)).load()
         return named_offer(self.services[name], self.table(section, name)).load()
 
 

@@ -25,8 +25,8 @@ from evidcore.compute.clock import Clock
 from evidcore.contracts import Reward
 from evidcore.contracts.judging import Checked, Outcome
 from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
-from evidcore.recipe.schema import RewardKeys
 from evidcore.registry import is_code_fault
+from evidcore.registry.signature import RewardKeys
 from evidcore.reward.process_state import changed, content, killed_forks, preserved_process_state
 
 log = logging.getLogger(__name__)

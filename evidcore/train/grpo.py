@@ -15,9 +15,9 @@ from evidcore.contracts.judging import Checked
 from evidcore.contracts.stage import Key, Problems
 from evidcore.errors import EvidError, RecipeError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets
-from evidcore.recipe.schema import DataUse, Kind, RecipeContext, Table
+from evidcore.recipe.schema import DataUse, RecipeContext, Table
 from evidcore.registry import Offer, blame, watch
-from evidcore.registry.factory import named_offer, offer_of
+from evidcore.registry.factory import Kind, named_offer, offer_of
 from evidcore.reward.composer import NamedReward
 from evidcore.train.sampler import RolloutPolicy
 from evidcore.train.settings import GrpoSettings, TrainingStage

@@ -13,7 +13,8 @@ from evidcore.contracts import RolloutStrategy, Stage, StageContext, StageTraits
 from evidcore.contracts.stage import Key, Lora, Problems
 from evidcore.prompts.rows import Volumes
 from evidcore.recipe import trl_fields
-from evidcore.recipe.schema import DataUse, Kind, RecipeContext, Table
+from evidcore.recipe.schema import DataUse, RecipeContext, Table
+from evidcore.registry.factory import Kind
 from evidcore.train.fit import named_data
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,10 @@ class GrpoSettings(TrainingKeys):
         return tuple((key, self.trl[key]) for key in none if self.trl.get(key) not in none[key])
 
 
+def _texts(given: Any) -> list[str]:
+    return [item for item in given if isinstance(item, str)] if isinstance(given, list) else []
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingStage(TrainingKeys, Stage):
     """A stage that trains the whole model on a trainer of TRL."""
@@ -162,43 +167,33 @@ class TrainingStage(TrainingKeys, Stage):
     @classmethod
     def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
         """Yield what the training keys say against each other or the recipe."""
-        yield from _problems(table, at, around)
+        if table.get("tools") and not table.get("rollout"):
+            text = "are called by a rollout, and none is named. Write rollout = { use = 'tool-call' }."
+            yield (*at, "tools"), text
+        given, train = table.get("train"), _texts(table.get("train"))
+        if isinstance(given, list) and not train:
+            yield (*at, "train"), "must name at least one of encoder, bridge and language, got []."
+        if len(set(train)) != len(train):
+            yield (*at, "train"), f"names a part twice, got {train!r}."
+        rates = table.get("learning_rate")
+        if isinstance(rates, Mapping) and rates.keys() != set(train):
+            text = f"must have the keys of train ({', '.join(train)}) and no other, got {', '.join(rates)}."
+            yield (*at, "learning_rate"), text
+        if "language" not in around.has_weights and "language" not in train:
+            text = "the language model has no weights, and this stage does not train it."
+            yield at, f"{text} Fit model.language above."
+        if isinstance(lora := table.get("lora"), Mapping):
+            parts = _texts(lora.get("parts", ["language"]))
+            if not {*parts} <= {*train}:
+                text = f"adapts {' and '.join(parts)}, and train is {train!r}. Name the same in both."
+                yield (*at, "lora"), text
+            if "language" in {*train} - {*parts}:
+                text = "beside adapters the language model is not trained in full."
+                yield (*at, "lora", "parts"), f"{text} Add 'language', or take it out of train."
+        if table.get("momentum") is not None and table.get("optimizer") != "muon":
+            text = "is Muon's. Leave it out, or write optimizer = 'muon'; AdamW's betas are fields of trl."
+            yield (*at, "momentum"), text
+        around.has_weights.update({"language", "bridge"})
         trl = table.get("trl")
         for field, text in trl_fields.problems(cls.trainer, trl, table) if isinstance(trl, Mapping) else ():
             yield (*at, "trl", field), text
-
-
-def _texts(given: Any) -> list[str]:
-    return [item for item in given if isinstance(item, str)] if isinstance(given, list) else []
-
-
-def _problems(table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
-    if table.get("tools") and not table.get("rollout"):
-        text = "are called by a rollout, and none is named. Write rollout = { use = 'tool-call' }."
-        yield (*at, "tools"), text
-    given, train = table.get("train"), _texts(table.get("train"))
-    if isinstance(given, list) and not train:
-        yield (*at, "train"), "must name at least one of encoder, bridge and language, got []."
-    if len(set(train)) != len(train):
-        yield (*at, "train"), f"names a part twice, got {train!r}."
-    rates = table.get("learning_rate")
-    if isinstance(rates, Mapping) and rates.keys() != set(train):
-        text = f"must have the keys of train ({', '.join(train)}) and no other, got {', '.join(rates)}."
-        yield (*at, "learning_rate"), text
-    if "language" not in around.has_weights and "language" not in train:
-        yield (
-            at,
-            "the language model has no weights, and this stage does not train it. Fit model.language above.",
-        )
-    if isinstance(lora := table.get("lora"), Mapping):
-        parts = _texts(lora.get("parts", ["language"]))
-        if not {*parts} <= {*train}:
-            text = f"adapts {' and '.join(parts)}, and train is {train!r}. Name the same in both."
-            yield (*at, "lora"), text
-        if "language" in {*train} - {*parts}:
-            text = "beside adapters the language model is not trained in full. Add 'language', or take it out"
-            yield (*at, "lora", "parts"), f"{text} of train."
-    if table.get("momentum") is not None and table.get("optimizer") != "muon":
-        text = "is Muon's. Leave it out, or write optimizer = 'muon'; AdamW's betas are fields of trl."
-        yield (*at, "momentum"), text
-    around.has_weights.update({"language", "bridge"})

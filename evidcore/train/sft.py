@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 
 from evidcore.contracts import Reweighter, StageContext, StageResult, Workload
 from evidcore.prompts.rows import PromptSource, prompt_sets
-from evidcore.recipe.schema import Kind, Table
-from evidcore.registry.factory import offer_of
+from evidcore.recipe.schema import Table
+from evidcore.registry.factory import Kind, offer_of
 from evidcore.train.settings import SftSettings, TrainingStage
 
 
