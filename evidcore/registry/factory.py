@@ -353,21 +353,10 @@ def check(
 
 
 def check_options(
-    known: Mapping[str, Option],
-    table: Mapping[str, Any],
-    where: str,
-    services: Mapping[str, str] | None = None,
+    known: Known, table: Mapping[str, Any], services: Mapping[str, str] | None = None
 ) -> list[Mistake]:
     """Return everything that is wrong with the values of `table` for the options `known`."""
-    return _mistakes(lambda table: Form(known).check(table, Components(services)), table, where)[1]
-
-
-def resolved_options(
-    known: Mapping[str, Option], table: Mapping[str, Any], services: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Return a checked table of options with their defaults."""
-    form = Form(known)
-    return form.resolved(table, form.check(table, Components(services)))
+    return _mistakes(lambda table: Form(known).check(table, Components(services)), table, "")[1]
 
 
 def build(

@@ -11,7 +11,7 @@ from evidcore.contracts import Stage, StageContext, StageResult, StageTraits, Wo
 from evidcore.contracts.stage import Dependencies, Key, Problems
 from evidcore.errors import PluginError, did_you_mean
 from evidcore.recipe.schema import RecipeContext, Table
-from evidcore.registry.factory import Option, arguments, check_options, options, resolved_options
+from evidcore.registry.factory import Components, Form, Option, arguments, check_options, options
 from evidcore.registry.signature import component_class
 
 LANGUAGE = "model.language"
@@ -39,8 +39,9 @@ class Fit(Stage):
     @classmethod
     def filled(cls, values: Mapping[str, Any], around: RecipeContext) -> dict[str, Any]:
         """Fill in the options of the component's fit."""
-        known = fit_options(values["component"], around) or {}
-        return {**values, "options": resolved_options(known, values.get("options", {}), around.services)}
+        form, given = Form(fit_options(values["component"], around) or {}), values.get("options", {})
+        checked = form.check(given, Components(around.services))
+        return {**values, "options": form.resolved(given, checked)}
 
     @classmethod
     def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
@@ -73,7 +74,7 @@ class Fit(Stage):
             text = f"{component} has no fit() and load(), so there is nothing to train. Leave the stage out."
             yield (*at, "component"), text
         elif isinstance(options, Mapping):
-            for mistake in check_options(result, options, "", around.services):
+            for mistake in check_options(result, options, around.services):
                 yield (*at, "options", *mistake.key), mistake.text
 
     def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> Dependencies:

@@ -79,7 +79,7 @@ def check(value: Any) -> list[tuple[factory.Path, str]]:
     if not isinstance(value, Mapping):
         text = "must be true, false, or a table { time_limit_s = 60.0, memory_gb = 4.0 }, got"
         return [(("isolated",), f"{text} {value!r}.")]
-    wrong = factory.check_options(factory.options(Isolated), value, "")
+    wrong = factory.check_options(factory.options(Isolated), value)
     return [(("isolated", *item.key), item.text) for item in wrong]
 
 
