@@ -1,11 +1,13 @@
 """2D pictures as volumes of one slice."""
 
+import contextlib
 import dataclasses
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from evidcore.cache import write_atomically
 from evidcore.case import MaskRef, VolumeRef
@@ -68,24 +70,18 @@ class Picture(Format):
 
 def _greys(path: str, as_stored: tuple[str, ...] = GREYS) -> Array:
     """Return what is stored in some modes, luminance of the others, shape (row, column)."""
-    try:
-        with _opened(path) as picture:
-            if picture.mode.startswith("I;16"):
-                return np.asarray(picture, dtype=np.uint16)
-            return np.asarray(picture if picture.mode in as_stored else picture.convert("L"))
-    except MISTAKES as cause:
-        raise _unreadable(path, cause) from cause
+    with _opened(path) as picture:
+        if picture.mode.startswith("I;16"):
+            return np.asarray(picture, dtype=np.uint16)
+        return np.asarray(picture if picture.mode in as_stored else picture.convert("L"))
 
 
 def colours(path: str, *, in_colours: bool = True) -> Array | None:
     """Return a picture of 8 bits, uint8: (y, x, red green blue), or its luminance, (y, x); else None."""
-    try:
-        with _opened(path) as picture:
-            if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
-                return None
-            return np.asarray(picture.convert("RGB" if in_colours else "L"))
-    except MISTAKES as cause:
-        raise _unreadable(path, cause) from cause
+    with _opened(path) as picture:
+        if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
+            return None
+        return np.asarray(picture.convert("RGB" if in_colours else "L"))
 
 
 def save_picture(values: Array, path: Path) -> None:
@@ -95,12 +91,11 @@ def save_picture(values: Array, path: Path) -> None:
     write_atomically(path, png.getvalue(), or_else="name another folder")
 
 
-def _opened(path: str) -> Image.Image:
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Image.Image]:
+    """Open a picture; what is wrong with it may show only where its pixels are asked for."""
     try:
-        return Image.open(path, formats=("PNG", "JPEG"))  # of others, PostScript would start Ghostscript
-    except (UnidentifiedImageError, *MISTAKES) as cause:
-        raise _unreadable(path, cause) from cause
-
-
-def _unreadable(path: str, cause: Exception) -> DataError:
-    return DataError(f"{path}: is not a readable picture ({cause}). {AGAIN}")
+        with Image.open(path, formats=("PNG", "JPEG")) as picture:  # others: PostScript starts Ghostscript
+            yield picture
+    except MISTAKES as cause:
+        raise DataError(f"{path}: is not a readable picture ({cause}). {AGAIN}") from cause
