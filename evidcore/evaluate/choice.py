@@ -107,25 +107,18 @@ class ChoiceResult(NumericResult):
         """Return the finding that each question's right option stands for."""
         return tuple(answer.finding for answer in self.answers)
 
-    def correct(self, reading: str = "choice") -> tuple[float, ...]:
-        """Return 1 or 0 per question.
-
-        Args:
-            reading: "choice" (strict), "lenient_choice", "rescue_choice", "log_likelihood_choice" or
-                "verdict_log_likelihood_choice".
-        """
-        return tuple(float(getattr(answer, reading) == answer.answer) for answer in self.answers)
-
     def values(self, metric: str) -> tuple[float, ...]:
         """Return 1 or 0 per question: is the answer right, or is it in its format?"""
-        return super().values(metric) if metric == "format_rate" else self.correct(ACCURACIES[metric])
+        if metric == "format_rate":
+            return super().values(metric)
+        return tuple(float(getattr(answer, ACCURACIES[metric]) == answer.answer) for answer in self.answers)
 
     def rows(self) -> list[Row]:
         """Return accuracies, format, strict accuracy by finding, then what metrics say of the rest."""
         note = unknown_patients(answer.patient for answer in self.answers)
         rows = [
             Row.of(
-                self.name, metric, mean_interval(self.correct(reading), self.clusters), note=note,
+                self.name, metric, mean_interval(self.values(metric), self.clusters), note=note,
                 is_headline=metric in _AT_A_GLANCE,
             )
             for metric, reading in ACCURACIES.items()
@@ -134,7 +127,7 @@ class ChoiceResult(NumericResult):
         valid = self.values("format_rate")
         rows.append(Row.of(self.name, "format_rate", mean_interval(valid, self.clusters), is_headline=True))
         if any(valid):
-            right = [hit * ok for hit, ok in zip(self.correct(), valid, strict=True)]
+            right = [hit * ok for hit, ok in zip(self.values("strict_accuracy"), valid, strict=True)]
             given = ratio_interval(right, valid, self.clusters)
             rows.append(Row.of(self.name, "accuracy_given_valid_format", given, is_headline=True))
         for finding in sorted({answer.finding for answer in self.answers}):

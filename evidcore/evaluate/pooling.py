@@ -79,19 +79,19 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _divided(above: Array, below: Array, otherwise: float) -> Array:
+    """Return quotients, and `otherwise` where what is divided by is not above 0."""
+    result: Array = np.divide(above, below, out=np.full(above.shape, otherwise), where=below > 0)
+    return result
+
+
 def _ratio(sums: Array) -> Array:
-    with np.errstate(invalid="ignore"):
-        return np.asarray(
-            np.where(sums[:, 1] > 0, sums[:, 0] / np.where(sums[:, 1] > 0, sums[:, 1], 1), np.nan)
-        )
+    return _divided(sums[:, 0], sums[:, 1], np.nan)
 
 
 def _mean_ratio(sums: Array) -> Array:
-    above, below = sums[:, 0::2], sums[:, 1::2]
-    known = below > 0
-    ratios = np.where(known, above / np.where(known, below, 1), 0.0)
-    count = known.sum(axis=1)
-    return np.asarray(np.where(count > 0, ratios.sum(axis=1) / np.maximum(count, 1), np.nan))
+    ratios = _divided(sums[:, 0::2], sums[:, 1::2], 0.0)
+    return _divided(ratios.sum(axis=1), (sums[:, 1::2] > 0).sum(axis=1), np.nan)
 
 
 def _difference(sums: Array) -> Array:
