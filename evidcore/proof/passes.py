@@ -33,14 +33,13 @@ class Proof:
     """One look at the passes of GRPO."""
 
     shown: Mapping[int, Prompt]  # by position in the stream
-    answers: dict[int, list[Episode]] = dataclasses.field(default_factory=dict)  # scored, not sampled anew
-    processor: VolumeProcessor | None = None
+    answers: dict[int, list[Episode]]  # scored, not sampled anew
+    processor: VolumeProcessor
     rollout: Sequence[Sequence[float]] = ()
     policy: Tensor | None = None
 
     def episodes(self, positions: Sequence[int], sampled: Sequence[Episode]) -> list[Episode]:
         """Keep what was sampled as nonsense, or put what is kept under the prompts of this look."""
-        assert self.processor is not None
         if not self.answers:
             each = len(sampled) // len(positions)
             for place, one in enumerate(sampled):

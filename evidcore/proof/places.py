@@ -70,7 +70,7 @@ def prove_images(where: str, model: VolumeVLM, processor: VolumeProcessor, promp
                 where, "as loud as words", f"what a volume shows moves its tokens by {moved:.1e}, where a "
                 f"word's embedding is {loud:.1e} large.", "scale and norms of bridge and encoder",
             )  # fmt: skip
-        _in_place(where, model, processor, bank, size, probes, moves)
+        _in_place(where, model, bank, size, probes, moves)
         drawn = float((_tokens(model, bank, probes.crops[0], size) - base).norm())  # by dropout
         was = model.training
         model.train(not was)
@@ -143,13 +143,7 @@ def _tokens(model: VolumeVLM, bank: FeatureBank, crop: Crop, size: Grid) -> Tens
 
 
 def _in_place(
-    where: str,
-    model: VolumeVLM,
-    processor: VolumeProcessor,
-    bank: FeatureBank,
-    size: Grid,
-    probes: Probes,
-    moves: Tensor,
+    where: str, model: VolumeVLM, bank: FeatureBank, size: Grid, probes: Probes, moves: Tensor
 ) -> None:
     """The low end of each axis moves the low places, of patches and, where they form a grid, of tokens."""
     vlm = model.model
