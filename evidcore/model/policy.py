@@ -67,7 +67,7 @@ class VLMPolicy(Policy):
         written: dict[int, Completion] = {}
         for batch in self._batches([len(prefix.ids) for prefix in prefixes]):
             with self.asking():
-                seeds = [_seed(self.seed, prompts[place].id) for place in batch]
+                seeds = [draw_seed(self.seed, prompts[place].id) for place in batch]
                 some = [prefixes[place] for place in batch]
                 result = continue_rows(self.model, some, sampling, seeds=seeds)
             for place, item in zip(batch, result, strict=True):
@@ -156,5 +156,6 @@ def sampling_of(
     )  # fmt: skip
 
 
-def _seed(seed: int, name: str) -> int:
+def draw_seed(seed: int, name: str) -> int:
+    """Return the seed of an answer, of the stage's and of what the answer is called."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest(), "big")

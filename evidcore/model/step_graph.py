@@ -86,12 +86,12 @@ class StepGraph:
 
 def forget() -> None:
     """Give back the memory of graphs that are not used any more."""
-    _CapturePool.on.cache_clear()
+    _pool_of.cache_clear()
 
 
 def captured(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
     """Return `run` as a CUDA graph. It has run before, so nothing is set up in the capture."""
-    aside = _CapturePool.on(device)
+    aside = _pool_of(device)
     generator = torch.cuda.default_generators[aside.stream.device_index]
     numbers = generator.clone_state()
     graph = torch.cuda.CUDAGraph()  # transformers' own needs a copy of the prompt for each answer
@@ -107,7 +107,7 @@ def captured(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Te
         generator.graphsafe_set_state(numbers)  # a failed capture ends no run and moves no draw
         with contextlib.suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(aside.stream.device_index, aside.memory)
-        _CapturePool.on.cache_clear()
+        _pool_of.cache_clear()
         raise
     torch.cuda.current_stream(device).wait_stream(aside.stream)
     aside.last = graph
@@ -127,8 +127,5 @@ class _CapturePool:
         self.memory = torch.cuda.graph_pool_handle()
         self.last: torch.cuda.CUDAGraph | None = None  # holds the memory
 
-    @staticmethod
-    @functools.cache
-    def on(device: torch.device) -> _CapturePool:
-        """Return the device's."""
-        return _CapturePool(device)
+
+_pool_of = functools.cache(_CapturePool)

@@ -56,10 +56,7 @@ class Targets:
             ContractError: if the re-weighter gives the wrong number of weights, or one that is no weight.
             DataError: if the labeler behind the re-weighter cannot read the row's text.
         """
-        return self.of(self.source[position])
-
-    def of(self, row: Row) -> Target:
-        """Return the target of a row; raises what `row` does."""
+        row = self.source[position]
         text, spans = row.task.gold(row.prompt)
         answer = self.processor.encode_answer(text)
         weights: Sequence[float] = [1.0] * len(answer.ids)

@@ -4,7 +4,6 @@ What a tool says is never read as the model's words: an answer is the text of th
 """
 
 import dataclasses
-import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from evidcore.contracts import (
 )
 from evidcore.errors import ContractError
 from evidcore.model.generation import continue_rows
-from evidcore.model.policy import VLMPolicy, sampling_of
+from evidcore.model.policy import VLMPolicy, draw_seed, sampling_of
 from evidcore.model.processor import VolumeProcessor, refuse_too_long
 from evidcore.model.shared_prefix import PrefixCache
 from evidcore.model.vlm import VolumeVLM
@@ -193,8 +192,7 @@ class PolicySampler(Sampler):
         position = self.positions[id(prompt)]
         number = self._drawn[position]
         self._drawn[position] += 1
-        digest = hashlib.blake2b(f"{self.seed}/{position}/{number}".encode(), digest_size=7).digest()
-        return int.from_bytes(digest, "big")
+        return draw_seed(self.seed, f"{position}/{number}")
 
 
 def run_strategy(
