@@ -186,11 +186,7 @@ def _reference(case: Case, question: Question) -> Mapping[str, Any]:
 
 
 def strict_fault(completion: str, letters: str, *, think: bool) -> str | None:
-    """Return why `completion` breaks the strict format, None where it holds.
-
-    Strict: the whole text is one non-empty think pair (if asked for) and one answer pair with a single
-    letter; only white space around and inside the pairs is forgiven.
-    """
+    """Return why a completion breaks the form of `tag_fault`, or answers by no single letter; else None."""
     fault = tag_fault(completion, think=think)
     if fault is not None:
         return fault

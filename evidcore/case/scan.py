@@ -1,7 +1,4 @@
-"""What is known about a scan: plain frozen data.
-
-Arrays are `z, y, x`: z to superior, y to posterior, x to the patient's left (LPS), spacing in the same order.
-"""
+"""What is known about a scan."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from evidcore.registry import KIND_NAMES
+
 # fmt: off
 # isort: off
 if TYPE_CHECKING:  # `model` loads torch, which a data set or a reward may do without
@@ -57,14 +59,9 @@ _MODULES = (
     "contracts.evaluating", "contracts.stage", "contracts.model", "data.encoder_input", "data.format",
     "data.grid", "data.stored",
 )
-KINDS = {
-    "dataset": "Dataset", "encoder": "Encoder", "bridge": "Bridge", "reweighter": "Reweighter",
-    "reward": "Reward", "segmenter": "Segmenter", "view": "View", "task": "Task",
-    "rollout": "RolloutStrategy", "sampler": "Engine", "tool": "Tool", "reader": "Reader",
-    "labeler": "Labeler", "scorer": "Scorer", "metric": "Metric", "evaluation": "Evaluation",
-    "audit": "Audit", "condition": "Condition", "language": "Language", "stage": "Stage", "format": "Format",
-}
 # fmt: on
+KINDS = {kind: kind.capitalize() for kind in KIND_NAMES if kind not in ("observer", "command", "page")}
+KINDS |= {"rollout": "RolloutStrategy", "sampler": "Engine"}
 
 
 def __getattr__(name: str) -> Any:
