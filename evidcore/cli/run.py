@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import click
@@ -15,12 +14,11 @@ import click
 from evidcore.errors import Stopped
 from evidcore.hooks import observe, page_lines, write_pages
 
-_run = click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 
 
 @click.command()
-@_run
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--accept-changes", is_flag=True, help="Go on although code, data or versions have changed.")
 @_json
 def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
@@ -67,13 +65,11 @@ class Progress:
         _log.setLevel(logging.INFO)  # which form of a pass was chosen is no warning
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         _log.removeHandler(self._said)
         _log.setLevel(logging.NOTSET)
         if self._live is not None:
-            self._live.__exit__(kind, error, trace)
+            self._live.__exit__(*error)
 
     @observe
     def stage_started(self, stage: str, folder: Path, steps: int, stages: int) -> None:

@@ -193,13 +193,11 @@ def outputs_of(folder: RunFolder, recipe: Recipe, stages: Mapping[int, Stage]) -
     result = StageOutputs()
     arms = {}
     for index, stage in enumerate(recipe.stages):
-        checkpoint = folder.path / "checkpoints" / recipe.stage_name(index)
-        if stage.arm and stage.output == "model" and checkpoint.exists():
-            arms[stage.arm] = checkpoint.resolve()
-    for index, stage in stages.items():
         name = recipe.stage_name(index)
         checkpoint = folder.path / "checkpoints" / name
-        if stage.output is not None:
+        if stage.arm and stage.output == "model" and checkpoint.exists():
+            arms[stage.arm] = checkpoint.resolve()
+        if index in stages and stage.output is not None:
             refuse_moved(folder.path)
             if not checkpoint.exists():
                 raise RunError(f"{folder.path}: {name} has not finished. `evid resume {folder.path}`.")
