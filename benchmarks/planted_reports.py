@@ -3,11 +3,12 @@
 python benchmarks/planted_reports.py --seeds 200        2 cores, about 90 minutes, no download
 python benchmarks/planted_reports.py --seeds 200 --keep docs/results/planted_reports.json
 
-The writers are those of the reports package's tests/planted_reports.py: one report for all, the prompt's words,
-findings as often as they are there, a cue that comes with them, the words where pixels are not odd, and test
-scans known by heart, with edits noticed or not. Told to see is an audit that tells any finding to be seen, in
-part or whole. The looker sees 12 of 18 findings; told to see is then an audit that names at least 10 of these
-and no other. No voxel is rendered: these are rates of the audit's reasoning and statistics, not of a model.
+The writers are those of tests/planted_reports.py of the reports package: one report for all, the words of
+the prompt, findings as often as they are there, a cue that comes with them, the words where pixels are not
+odd, and test scans known by heart, with edits noticed or not. Told to see is an audit that tells any
+finding to be seen, in part or whole. The looker sees 12 of 18 findings; told to see is then an audit that
+names at least 10 of these and no other. No voxel is rendered: these are rates of the audit's reasoning and
+statistics, not of a model.
 """
 
 import sys
