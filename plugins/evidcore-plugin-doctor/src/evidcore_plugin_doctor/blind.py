@@ -126,7 +126,7 @@ def _measured(
         result = reference_lines(prompts, training)
         return result.prior_rule, dict(result.rules), result.intervals()
     rule, affirmed = best_findings(prompts, training) or ("", [frozenset[str]()] * len(prompts))
-    values = [Question.of(prompt).f1(item) for prompt, item in zip(prompts, affirmed, strict=True)]
+    values = [Question.of(prompt).score(item) for prompt, item in zip(prompts, affirmed, strict=True)]
     interval = mean_interval(values, [*map(cluster_of, prompts)])
     return (
         rule,

@@ -1,104 +1,60 @@
 """Rules for a report and its slice that read words alone: what training reports said, and where it was seen.
 
-A rule affirms a set of findings and cites the slice at the usual height: the median of the gold slices, as a
-share of those that are shown. The rule is taken that is best about training patients it has not learnt from.
+A rule affirms findings as the best blind rule of reports does, chosen here by `grounded_accuracy`, and cites
+the slice at their usual height: the median of the gold slices, as a share of those that are shown.
 
 `usual_slices` is the harder rival of a slice: it is told the right report, and cites where training scans
 with those findings most often show one.
 """
 
-import collections
-import dataclasses
+import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from evidcore.api import Finding, Prompt, TextPart
+from evidcore_plugin_reports.blind import best_findings
+
+from evidcore.api import Prompt
 from evidcore.case import Evidence
-from evidcore.evaluate.reference_lines import cluster_of, folds
 from evidcore_plugin_emrl.evidence_figures import Seen, seen
 
 _HEIGHTS = tuple((index + 0.5) / 64 for index in range(64))  # from the first slice shown to the last
-MOST_FINDINGS = 5  # that a rule affirms, beside the most frequent report, which has any number
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rule:
-    """What it affirms, and whether it goes by the words of the question."""
-
-    findings: int | None  # so many of the most frequent; None: those of the most frequent report
-    by_words: bool
-
-    @property
-    def name(self) -> str:
-        """Return what it does."""
-        what = "the most frequent report"
-        if self.findings is not None:
-            what = "the most frequent finding" + (f"s, {self.findings} of them" if self.findings > 1 else "")
-        return f"{what} and its usual slice" + (" of what is asked in these words" if self.by_words else "")
-
-
-RULES = tuple(
-    Rule(findings=count, by_words=by_words)
-    for by_words in (False, True)
-    for count in (None, *range(1, MOST_FINDINGS + 1))
-)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Said:
-    """What a rule answers."""
-
-    findings: tuple[Finding, ...]
-    evidence: Evidence | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Known:
-    """A training question."""
-
-    patient: str
-    words: str
-    shown: tuple[int, ...]
-    seen: Seen
-
-    def heights(self) -> dict[str, float]:
-        """Return the place of each finding's gold slice among those that are shown, from 0 to 1."""
-        return {name: (self.shown.index(z) + 0.5) / len(self.shown) for name, z in self.seen.gold.items()}
 
 
 def best_answers(
     prompts: Sequence[Prompt], training: Sequence[Prompt], cache_folder: Path
-) -> tuple[Rule, list[Said]]:
+) -> tuple[str, list[tuple[frozenset[str], Evidence | None]]]:
     """Return the rule that is best about training patients it has not learnt from, and what it says.
 
-    The cases of `prompts` are not looked at. Of equally good rules the first is taken.
+    It says findings, with the slices that it cites. The cases of `prompts` are not looked at.
 
     Raises:
-        ValueError: if there are no training questions.
+        ValueError: if there are no training questions about a case with known findings.
     """
-    if not training:
-        raise ValueError("blind rules learn from training questions, and there are none")
-    known = [
-        _Known(
-            patient=cluster_of(prompt), words=_words(prompt), shown=_shown(prompt),
-            seen=seen(prompt, cache_folder),
-        )
-        for prompt in training
-    ]  # fmt: skip
-    cites_each = any(entry.seen.cites_each for entry in known)
-    scores = dict.fromkeys(RULES, 0.0)
-    for others, held in folds([entry.patient for entry in known]):
-        for rule in RULES:
-            fitted = _Fitted([known[index] for index in others], rule, cites_each)
-            for entry in (known[index] for index in held):
-                said = fitted.says(entry.words, entry.shown)
-                affirmed = {item.name for item in said.findings}
-                scores[rule] += entry.seen.grounded_accuracy(affirmed, said.evidence)
-    best = max(RULES, key=lambda rule: scores[rule])
-    fitted = _Fitted(known, best, cites_each)
-    return best, [fitted.says(_words(prompt), _shown(prompt)) for prompt in prompts]
+    known = [(seen(prompt, cache_folder), _shown(prompt)) for prompt in training]
+    gold: dict[str, list[float]] = {}
+    for item, shown in known:
+        for name, z in item.gold.items():
+            gold.setdefault(name, []).append((shown.index(z) + 0.5) / len(shown))
+    heights = {name: statistics.median(some) for name, some in gold.items()}
+    cites_each = any(item.cites_each for item, _ in known)
+
+    def cited(affirmed: Collection[str], shown: Sequence[int]) -> Evidence | None:
+        usual = {name: heights[name] for name in sorted(affirmed) if name in heights}
+        if cites_each or not usual:
+            return Evidence(slices={name: _at(at, shown) for name, at in usual.items()}) if usual else None
+        return Evidence(slice=_at(statistics.median(usual.values()), shown))
+
+    def worth(item: Seen, shown: Sequence[int], affirmed: frozenset[str]) -> float:
+        return item.grounded_accuracy({*affirmed}, cited(affirmed, shown))
+
+    best = best_findings(prompts, training, [functools.partial(worth, *pair) for pair in known])
+    if best is None:
+        raise ValueError("blind rules learn from training questions about known findings, and there are none")
+    rule, sets = best
+    said = [(item, cited(item, _shown(prompt))) for item, prompt in zip(sets, prompts, strict=True)]
+    return f"{rule}, with their usual slice", said
 
 
 def usual_slices(
@@ -134,54 +90,9 @@ def _likeliest(known: Seen, shown: Sequence[int], rates: Mapping[str, Sequence[f
     return Evidence(slice=best(names))
 
 
-class _Fitted:
-    """A rule that has learnt."""
-
-    def __init__(self, known: Sequence[_Known], rule: Rule, cites_each: bool) -> None:
-        """Learn from questions in each wording, and from all for words that training never used."""
-        self._cites_each = cites_each
-        self._usual = _usual(known, rule)
-        by_words: dict[str, list[_Known]] = {}
-        for item in known if rule.by_words else ():
-            by_words.setdefault(item.words, []).append(item)
-        self._by_words = {words: _usual(some, rule) for words, some in by_words.items()}
-
-    def says(self, words: str, shown: Sequence[int]) -> Said:
-        """Return its answer to a question over a scan of which slices are shown."""
-        usual = self._by_words.get(words, self._usual)
-        slices = {name: _at(height, shown) for name, height in usual.items()}
-        evidence = None
-        if slices:
-            middle = _at(statistics.median(usual.values()), shown)
-            evidence = Evidence(slices=slices) if self._cites_each else Evidence(slice=middle)
-        return Said(findings=tuple(Finding(name=name) for name in usual), evidence=evidence)
-
-
-def _usual(known: Sequence[_Known], rule: Rule) -> dict[str, float]:
-    """Return the findings that a rule affirms, each with its usual height."""
-    if rule.findings is None:
-        reports = collections.Counter(item.seen.present for item in known)
-        ((affirmed, _),) = reports.most_common(1)
-    else:
-        counts = collections.Counter(name for item in known for name in item.seen.present)
-        affirmed = tuple(name for name, _ in counts.most_common(rule.findings))
-    heights: dict[str, list[float]] = {}
-    for item in known:
-        for name, height in item.heights().items():
-            heights.setdefault(name, []).append(height)
-    return {name: statistics.median(heights[name]) for name in affirmed if name in heights}
-
-
 def _at(height: float, shown: Sequence[int]) -> int:
     return shown[min(len(shown) - 1, int(height * len(shown)))]
 
 
 def _shown(prompt: Prompt) -> tuple[int, ...]:
     return tuple(prompt.reference["shown"])
-
-
-def _words(prompt: Prompt) -> str:
-    """Return what is asked; numbers of slices are no words."""
-    texts = (part.text for part in prompt.parts if isinstance(part, TextPart))
-    words = (word for text in texts for word in text.split())
-    return " ".join(dict.fromkeys(word for word in words if not any(map(str.isdigit, word))))

@@ -98,10 +98,11 @@ class EvidenceEvaluation(Evaluation[Answer]):
         usual = [Answer(text="", evidence=item) for item in usual_slices(prompts, learnt, self.cache_folder)]
         right = [prompt.case.findings for prompt in prompts]
         told = self._score(Answers(prompts, usual), right, task, name)
-        given = Answers(prompts, [Answer(text="", evidence=item.evidence) for item in said])
-        scored = self._score(given, [item.findings for item in said], task, name)
+        given = Answers(prompts, [Answer(text="", evidence=evidence) for _, evidence in said])
+        findings = [tuple(Finding(name=item) for item in sorted(affirms)) for affirms, _ in said]
+        scored = self._score(given, findings, task, name)
         rows = tuple(
-            dataclasses.replace(item, metric=f"blind_{item.metric}", note=rule.name, is_headline=False)
+            dataclasses.replace(item, metric=f"blind_{item.metric}", note=rule, is_headline=False)
             for item in scored.rows()
             if item.metric in SHOWN and item.metric != CEILING
         )
@@ -109,7 +110,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
         note = "the right report with the usual slice of its findings"
         hits = dataclasses.replace(hits, metric=USUAL_HITS, note=note, is_headline=False)
         return Evaluation.BlindRule(
-            values=scored.values(HEADLINE), rule=rule.name, label="blind_rule", rows=(*rows, hits),
+            values=scored.values(HEADLINE), rule=rule, label="blind_rule", rows=(*rows, hits),
             figures={"blind_grounded_accuracy": rows[0].value, USUAL_HITS: hits.value},
         )  # fmt: skip
 

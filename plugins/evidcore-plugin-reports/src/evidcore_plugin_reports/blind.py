@@ -27,6 +27,7 @@ MOST_QUESTIONS = 1500  # of training, that rules learn from
 MOST_SETS = 200  # of findings that are tried as the one to affirm each time
 NEIGHBOURS = (1, 10)
 CHANCES = (0.2, 0.35, 0.5)  # from which a finding is affirmed
+Worth = Callable[[frozenset[str]], float]
 # given training questions and those that are asked: features of both, or what is affirmed
 Read = Callable[[Sequence["Question"], Sequence["Question"]], tuple[Any, Any]]
 Rule = Callable[[Sequence["Question"], Sequence["Question"]], list[frozenset[str]]]
@@ -42,8 +43,10 @@ class Question:
     present: frozenset[str]
     absent: frozenset[str]
 
+    worth: Worth | None = None  # what it is worth to affirm some findings; None: F1
+
     @classmethod
-    def of(cls, prompt: Prompt) -> "Question":
+    def of(cls, prompt: Prompt, worth: Worth | None = None) -> "Question":
         """Read a prompt; a volume that cannot be read is refused where it is shown."""
         words = " ".join(part.text for part in prompt.parts if isinstance(part, TextPart))
         known, header = states(prompt.case.findings), tuple([0.0] * 6)
@@ -54,23 +57,27 @@ class Question:
             wanted: frozenset(name for name, each in known.items() if each == wanted)
             for wanted in ("present", "absent")
         }
-        return cls(patient=cluster_of(prompt), words=words, header=header, **state)
+        return cls(patient=cluster_of(prompt), words=words, header=header, worth=worth, **state)
 
-    def f1(self, affirmed: frozenset[str]) -> float:
-        """Return F1 of what is affirmed, as `ReportEvaluation` counts it."""
+    def score(self, affirmed: frozenset[str]) -> float:
+        """Return what it is worth to affirm some findings, if nothing else is said F1 as of reports."""
+        if self.worth is not None:
+            return self.worth(affirmed)
         right, wrong = len(affirmed & self.present), len(affirmed & self.absent)
         total = len(self.present) + right + wrong
         return 2 * right / total if total else 0.0
 
 
 def best_findings(
-    prompts: Sequence[Prompt], training: Sequence[Prompt]
+    prompts: Sequence[Prompt], training: Sequence[Prompt], worth: Sequence[Worth | None] | None = None
 ) -> tuple[str, list[frozenset[str]]] | None:
     """Return the rule that is best about training patients it has not learnt from, and what it affirms.
 
     The findings and voxels of `prompts` are not looked at. None where no training case has known findings.
+    `worth` is of each training prompt what it is worth to affirm some findings; without, F1.
     """
-    every = [item for item in map(Question.of, training) if item.present or item.absent]
+    questions = map(Question.of, training, worth or [None] * len(training))
+    every = [item for item in questions if item.present or item.absent]
     if not every:
         return None
     learnt = every[:: -(-len(every) // MOST_QUESTIONS)]
@@ -79,7 +86,7 @@ def best_findings(
         asked = [learnt[index] for index in fold]
         for name, rule in rules.items():
             answers = rule([learnt[index] for index in others], asked)
-            scores[name] += sum(item.f1(answer) for item, answer in zip(asked, answers, strict=True))
+            scores[name] += sum(item.score(answer) for item, answer in zip(asked, answers, strict=True))
     best = max(rules, key=lambda name: scores[name])
     return best, rules[best](learnt, [Question.of(prompt) for prompt in prompts])
 
@@ -105,7 +112,7 @@ def _constant(training: Sequence[Question], asked: Sequence[Question]) -> list[f
     frequent = [name for name, _ in counts.most_common()]
     sets = [item for item, _ in reports.most_common(MOST_SETS)]
     sets += [frozenset(frequent[:count]) for count in range(1, len(frequent) + 1)]
-    return [max(sets, key=lambda affirmed: sum(item.f1(affirmed) for item in training))] * len(asked)
+    return [max(sets, key=lambda affirmed: sum(item.score(affirmed) for item in training))] * len(asked)
 
 
 def _nearest(read: Read, count: int) -> Rule:
