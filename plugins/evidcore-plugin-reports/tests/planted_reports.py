@@ -163,8 +163,6 @@ def audited(policy, seed, patients=150):
     result = audit(
         policy(world, training), world.prompts(), TASK, EVALUATION, training.prompts, asking, "report"
     )
-    rows = result.rows()
-    kinds = {
-        row.metric.partition("/")[2]: row.note for row in rows if row.metric.startswith("own_minus_blind/")
-    }
+    rows = [row for row in result.rows() if row.metric.startswith("own_minus_twin/")]
+    kinds = {row.metric.partition("/")[2]: row.extra["claim"] for row in rows}
     return result, kinds
