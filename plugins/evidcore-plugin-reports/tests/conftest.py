@@ -5,7 +5,7 @@ import pytest
 from evidcore_testing.fixtures import written as written
 from transformers.utils import logging
 
-sys.path.insert(0, str(Path(__file__).parent))  # the planted policies
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))  # the planted policies
 logging.disable_progress_bar()
 
 # A report that repeats words, one that shares nothing, one empty, one word, one in another script.
