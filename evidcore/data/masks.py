@@ -57,7 +57,9 @@ def label_mask(stored: Stored, ref: MaskRef, like: Volume) -> Mask:
             f"Pick one with a label."
         )
     turn = turn_to_body(stored.grid, ref.path)
-    inside = turn.apply(picked(stored.values(exact=True), ref.label, ref.path))
+    step = float(np.max(np.abs(stored.slope)))
+    slack = step / 2 if step < 1 else 0.0  # nibabel stores labels of type float as uint8 with such a slope
+    inside = turn.apply(picked(stored.values(exact=True), ref.label, ref.path, slack))
     target = np.zeros(like.file_geometry.shape_zyx, dtype=np.bool_)
     place_into(target, inside, turn.geometry, like.file_geometry, ref.path)
     return resample_mask(target, like)
@@ -71,15 +73,17 @@ def resample_mask(mask: Mask, like: Volume) -> Mask:
     return nearest.astype(np.bool_)
 
 
-def picked(values: Array, label: int | None, path: str) -> Mask:
-    """Return where an array holds a label, without one any above 0."""
+def picked(values: Array, label: int | None, path: str, slack: float = 0.0) -> Mask:
+    """Return where an array holds a label, without one any above 0; `slack` is what a label may be off."""
     if values.dtype.kind == "f":  # above 0 would be taken as inside
-        odd = values[(values != np.round(values)) | ~np.isfinite(values)]
+        whole = np.round(values)
+        odd = values[~np.isclose(values, whole, rtol=0, atol=slack) | ~np.isfinite(values)]
         if odd.size:
             raise DataError(
                 f"{path}: a mask holds whole numbers, got {float(odd[0])!r} in {odd.size} voxels. "
                 f"Threshold probabilities first; save labels as whole numbers, with slope 1."
             )
+        values = whole
         if label is not None and label > 2 ** (np.finfo(values.dtype).nmant + 1):
             raise DataError(
                 f"{path}: label {label} is none that {values.dtype} tells from its neighbours. Save the mask "

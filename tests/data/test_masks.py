@@ -79,6 +79,22 @@ def test_a_mask_that_reaches_out_of_its_volume_where_nothing_is_marked_is_read(w
     np.testing.assert_array_equal(read_mask(MaskRef(path=path), volume), LABELS > 0)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16])
+def test_labels_that_nibabel_scaled_are_the_labels_that_were_saved(tmp_path, volume, write, dtype):
+    image = nibabel.load(write(np.where(LABELS == 2, 7, 37 * LABELS), "labels.nii.gz"))
+    image.set_data_dtype(dtype)
+    path = str(tmp_path / "scaled.nii.gz")
+    nibabel.save(nibabel.Nifti1Image(image.get_fdata(), image.affine, image.header), path)
+    values = nibabel.load(path).get_fdata()
+    assert np.any(values != np.round(values))
+    for label, drawn in ((7, 2), (185, 5)):
+        mask = read_mask(MaskRef(path=path, label=label), volume)
+        np.testing.assert_array_equal(mask, np.equal(LABELS, drawn))
+    nibabel.save(nibabel.Nifti1Image(image.get_fdata() / 185, image.affine, image.header), path)
+    with pytest.raises(DataError, match="Threshold probabilities first"):
+        read_mask(MaskRef(path=path), volume)
+
+
 def arrays(**held):
     def make(write, folder):
         np.savez(folder / "m.npz", **held)

@@ -165,6 +165,10 @@ def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):
         read_mask(MaskRef(path=str(path), key="liver", label=7), volume)
     with pytest.raises(DataError, match=r"no segment 'large'\..*It holds: liver, large tumour"):
         read_mask(MaskRef(path=str(path), key="large"), volume)
+    for value in ("one", "", "1.0", "9" * 5000):
+        path = write(tmp_path / "odd.seg.nrrd", labels.T, **names | {"Segment1_LabelValue": value})
+        with pytest.raises(DataError, match=r"odd.*: a value of its header is missing or of another type"):
+            read_mask(MaskRef(path=str(path), key="liver"), volume)
     path = write(tmp_path / "twice.seg.nrrd", labels.T, **names | {"Segment1_Name": "liver"})
     with pytest.raises(DataError, match=r"several segments are called 'liver'\. Name one by its label"):
         read_mask(MaskRef(path=str(path), key="liver"), volume)

@@ -12,7 +12,7 @@ from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from read_scans import opened, refused
 
-from evidcore.api import MaskRef, read_mask
+from evidcore.api import DataError, MaskRef, read_mask
 
 SHAPE = (6, 12, 14)
 SPACING = (3.0, 2.0, 1.0)
@@ -177,3 +177,31 @@ def test_real_label_maps_of_dicom_are_read(real_data, name):
     mask = read_mask(ref, opened(folder / "24x38x3/image"))
     labels = itk_labels(folder / f"sparse_labelmap_{name}_seg.nrrd")
     np.testing.assert_array_equal(mask, labels == 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*Number of Frames:UserWarning")  # pydicom warns besides
+@pytest.mark.parametrize("odd", ["removed", "empty", "twice"])
+def test_a_value_that_is_missing_or_of_another_type_is_read_or_refused_by_name(folder, tmp_path, masks, odd):
+    path, volume = segmentation(folder, tmp_path / "seg.dcm", masks[::-1, ..., :1]), opened(folder)
+    elements = {element.tag: element for element in pydicom.dcmread(path).iterall() if element.VR != "OW"}
+    refusals = []
+    for tag, element in elements.items():
+        image = pydicom.dcmread(path)
+        try:
+            for holder in [
+                image,
+                *(item for each in image.iterall() if each.VR == "SQ" for item in each.value),
+            ]:
+                if tag in holder and odd == "removed":
+                    del holder[tag]
+                elif tag in holder and element.VR != "SQ":
+                    holder[tag].value = None if odd == "empty" else [element.value, element.value]
+            image.save_as(tmp_path / "odd.dcm")
+        except (AttributeError, OSError, TypeError, ValueError):  # pydicom writes none of it
+            continue
+        try:
+            read_mask(MaskRef(path=str(tmp_path / "odd.dcm"), label=1), volume)
+        except DataError as cause:
+            refusals.append(str(cause))
+    assert len(refusals) > 3
+    assert all(text.startswith(f"{tmp_path}/odd.dcm: ") for text in refusals)

@@ -1,14 +1,16 @@
 """What forms no volume is refused by name."""
 
+import contextlib
 import tomllib
 from pathlib import Path
 
 import pydicom
 import pytest
+from evidcore_plugin_dicom.series import NEEDED
 from pydicom.dataset import Dataset
 from read_scans import SHAPE, opened, refusal, scan
 
-from evidcore.api import DataError
+from evidcore.api import DataError, VolumeRef, read
 
 
 def test_missing_images_are_counted_and_placed(write_series):
@@ -70,6 +72,17 @@ def test_a_header_that_does_not_do_is_refused_with_its_value(write_series, name,
     message = refusal(write_series(scan(), change=change))
     assert shown in message
     assert message.split(": ")[0].endswith((".dcm", "series"))
+
+
+@pytest.mark.filterwarnings("ignore:.*Number of Frames:UserWarning")  # pydicom warns besides
+@pytest.mark.parametrize("value", [None, [2, 3], ["a", "b"], "a"])
+def test_a_value_of_another_type_is_read_or_refused_by_name(write_series, value):
+    for name in NEEDED:
+        values = {name: value}
+        with contextlib.suppress(AttributeError, OSError, TypeError, ValueError):  # pydicom writes none of it
+            folder = write_series(scan(), name, values=lambda number, values=values: values)
+            with contextlib.suppress(DataError):
+                read(VolumeRef(path=str(folder)))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from evidcore.data.masks import label_mask, resample_mask
 from evidcore.data.stored import AGAIN
 from evidcore.errors import did_you_mean
 from evidcore_plugin_dicom.contours import read_contours
-from evidcore_plugin_dicom.headers import SEGMENTATIONS, files_in, is_dicom, read_dataset
+from evidcore_plugin_dicom.headers import SEGMENTATIONS, files_in, is_dicom, odd_values_named, read_dataset
 from evidcore_plugin_dicom.segments import read_segment
 from evidcore_plugin_dicom.series import SHARED, open_series, stands_alone
 
@@ -37,7 +37,8 @@ class Dicom(Format):
     def open(self, ref: VolumeRef) -> Stored:
         """Read the headers of a series."""
         _refuse_other(ref.path)
-        return open_series(ref)
+        with odd_values_named(ref.path):
+            return open_series(ref)
 
     def mask(self, ref: MaskRef, like: Volume) -> Mask:
         """Return a region, a segment, or the label of a series that holds a label map."""
@@ -46,7 +47,8 @@ class Dicom(Format):
             raise DataError(
                 f"{ref.path}: axes {ref.axes!r} is for bare arrays; this file states its own. Leave axes out."
             )
-        mask = read_object(ref, like)
+        with odd_values_named(ref.path):
+            mask = read_object(ref, like)
         if mask is not None:
             return resample_mask(mask, like)
         stored = self.open(VolumeRef(path=ref.path, intensity="arbitrary", key=ref.key))
@@ -57,11 +59,10 @@ class Dicom(Format):
         """Return the file if it needs no other, else all files of its folder."""
         _refuse_other(path)
         file = Path(path)
-        if file.is_file():
-            if stands_alone(path):
+        with odd_values_named(path):
+            if file.is_file() and stands_alone(path):
                 return [file]
-            file = file.parent
-        return files_in(file)
+        return files_in(file.parent if file.is_file() else file)
 
 
 def _refuse_other(path: str) -> None:

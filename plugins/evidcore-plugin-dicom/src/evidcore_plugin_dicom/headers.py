@@ -1,9 +1,10 @@
 """DICOM headers, read without their voxels, and values out of them with names in errors."""
 
+import contextlib
 import math
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,16 @@ MISTAKES = (
     InvalidDicomError, BytesLengthException, AttributeError, EOFError, KeyError, OSError, OverflowError,
     RuntimeError, TypeError, ValueError, struct.error, zlib.error,
 )  # fmt: skip
+
+
+@contextlib.contextmanager
+def odd_values_named(path: str) -> Iterator[None]:
+    """Stop at a header's value that is missing, or of a type that its field does not have."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as cause:
+        why = f"a value of its header is missing or of another type ({type(cause).__name__}: {cause})"
+        raise DataError(f"{path}: {why}. {AGAIN}") from cause
 
 
 def is_dicom(file: Path) -> bool:

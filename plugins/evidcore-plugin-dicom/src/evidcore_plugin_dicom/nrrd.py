@@ -18,6 +18,7 @@ from evidcore.data.arrays import stated_affine
 from evidcore.data.masks import label_mask
 from evidcore.data.stored import AGAIN, refuse_flat, refuse_substitute, refuse_type, unreadable
 from evidcore.errors import did_you_mean
+from evidcore_plugin_dicom.headers import odd_values_named
 
 # NRRD's names of the space that directions are given in, and what turns x and y into LPS.
 SPACES = {
@@ -43,6 +44,10 @@ class Nrrd(Format):
 
     def open(self, ref: VolumeRef) -> Stored:
         """Read the header."""
+        with odd_values_named(ref.path):
+            return self._opened(ref)
+
+    def _opened(self, ref: VolumeRef) -> Stored:
         path, given = ref.path, stated_affine(ref)
         header = read_header(path)
         shape = tuple(int(count) for count in header["sizes"])
@@ -69,7 +74,8 @@ class Nrrd(Format):
             if ref.label is not None:
                 why = f"key {ref.key!r} and label {ref.label} both pick a segment"
                 raise DataError(f"{ref.path}: {why}. Give one.")
-            ref = dataclasses.replace(ref, key=None, label=segment_value(ref.path, ref.key))
+            with odd_values_named(ref.path):
+                ref = dataclasses.replace(ref, key=None, label=segment_value(ref.path, ref.key))
         return label_mask(stored, ref, like)
 
     def files(self, path: str) -> list[Path]:
