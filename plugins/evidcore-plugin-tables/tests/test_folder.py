@@ -132,6 +132,27 @@ def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_seri
     np.testing.assert_array_equal(read(case.volumes[0]).array, array + 1)
 
 
+def test_a_mark_in_a_files_own_name_separates_nothing(home):
+    paths = [f"{home.data}/{name}" for name in ("CT#1.nii.gz", "a;b.nii.gz", "L#1.npz")]
+    for path in paths[:2]:
+        home.scan(path, 0)
+    np.savez(paths[2], one=np.ones((6, 5, 4), bool))
+    usual = {"patient": "p", "split": "train"}
+    masks = "label=CT#1.nii.gz#5; whole=CT#1.nii.gz; key=L#1.npz#a#b"
+    home.csv([
+        usual | {"id": "a", "volume": "CT#1.nii.gz", "masks": masks},
+        usual | {"id": "b", "volume": "a;b.nii.gz"},
+    ])
+    first, second = home.dataset(missing="skip").cases("train")
+    assert [case.volumes[0].path for case in (first, second)] == paths[:2]
+    assert first.volumes[0].key is None
+    assert first.masks == {
+        "label": MaskRef(path=paths[0], label=5),
+        "whole": MaskRef(path=paths[0]),
+        "key": MaskRef(path=paths[2], key="a#b"),
+    }
+
+
 def test_what_the_files_leave_out_is_said_once_for_all(home):
     leaning = np.array([[-1.0, 0, 0, 0], [0, -1.0, -0.5, 0], [0, 0, 2.0, 0], [0, 0, 0, 1]])
     image = nibabel.Nifti1Image(np.full((6, 5, 4), 1000, np.int16), leaning)

@@ -1,6 +1,7 @@
 """The rows of a CSV file, each with its line."""
 
 import csv
+import os
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -131,6 +132,12 @@ def usual_column(column: str, usual: str, other: str, names: Collection[str]) ->
 def optional_column(column: str, usual: str, names: Collection[str]) -> str:
     """Return a column that may be absent under its usual name alone; "" where it is."""
     return "" if column == usual and usual not in names else column
+
+
+def files_of_cell(cell: str, folder: Path) -> list[str]:
+    """Return the files that a cell names, ";" between them; one whose own name has a ";" stands alone."""
+    items = [cell] if ";" not in cell or os.path.exists(folder / cell) else cell.split(";")
+    return [item.strip() for item in items if item.strip()]
 
 
 def items_of_cell(cell: str) -> Iterator[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ from annotated_types import Gt
 from evidcore.api import Case, DataError, Finding, InlineOptions, MaskRef, Report, VolumeRef
 from evidcore.case import Intensity, Oblique, Split, State
 from evidcore_plugin_tables.case_reading import CaseTable
-from evidcore_plugin_tables.csv_rows import Row, shown
+from evidcore_plugin_tables.csv_rows import Row, files_of_cell, shown
 from evidcore_plugin_tables.folder_table import (
     COLUMNS,
     FolderColumns,
@@ -112,7 +112,7 @@ class Folder(CaseTable):
         columns = self._table.columns
         where = f"{self.file}: line {line}, case {row[columns.id_column]!r}"
         wrong: list[str] = []
-        volumes = [name.strip() for name in row[columns.volume_column].split(";") if name.strip()]
+        volumes = files_of_cell(row[columns.volume_column], self.folder)
         if not volumes:
             wrong.append(f"{where}: column {columns.volume_column!r} is empty. Name the case's file.")
         elif texts := [name for name in volumes if len(name.split()) > 8]:  # a report in another column

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -148,20 +149,20 @@ def masks_of_cell(cell: str, folder: Path, where: str) -> dict[str, MaskRef]:
 
 def mask_ref(text: str, folder: Path) -> MaskRef:
     """Read `file`, `file#5` (a label), or `file.npz#key`, `RS.dcm#region`, `SEG.dcm#segment` (a name)."""
-    file, hash_sign, pick = text.partition("#")
-    path = str(folder / file)
-    if not hash_sign:
-        return MaskRef(path=path)
-    if file.endswith(".npz"):
+    path, pick = file_and_key(text, folder)
+    if pick is None or path.endswith(".npz"):
         return MaskRef(path=path, key=pick)
     if pick.isdecimal() and len(pick) < 10:
         return MaskRef(path=path, label=int(pick))
-    if file.lower().endswith(LABEL_MAPS) and not file.lower().endswith(".seg.nrrd"):
+    if path.lower().endswith(LABEL_MAPS) and not path.lower().endswith(".seg.nrrd"):
         raise DataError(f"{path}: a label is a whole number, got {shown(pick)}. Write file.nii.gz#5.")
     return MaskRef(path=path, key=pick)
 
 
 def file_and_key(text: str, folder: Path) -> tuple[str, str | None]:
-    """Read a volume's `file`, or `file.npz#key`, or `folder#SeriesInstanceUID`."""
-    file, hash_sign, key = text.partition("#")
-    return str(folder / file), key if hash_sign else None
+    """Read `file`, `file.npz#key` or `folder#SeriesInstanceUID`; a file's own name may have a "#" too."""
+    starts = [text[: mark.start()] for mark in re.finditer("#", text)]
+    if not starts or os.path.exists(folder / text):
+        return str(folder / text), None
+    file = next((start for start in starts if os.path.exists(folder / start)), starts[0])
+    return str(folder / file), text[len(file) + 1 :]

@@ -15,7 +15,7 @@ from evidcore.api import Case, DataError, Finding, Question, Report, VolumeRef
 from evidcore.case import Intensity, Split
 from evidcore.errors import did_you_mean
 from evidcore_plugin_tables.box_masks import CaseBoxes, boxes_of_cell
-from evidcore_plugin_tables.csv_rows import optional_column, shown, usual_column
+from evidcore_plugin_tables.csv_rows import files_of_cell, optional_column, shown, usual_column
 from evidcore_plugin_tables.folder_table import finding_state, masks_of_cell, no_patient
 from evidcore_plugin_tables.table_questions import written
 from evidcore_plugin_tables.table_records import Record
@@ -159,7 +159,7 @@ class Gathered:
             name: finding_state(written(record[name]), f"{where}, column {name!r}") for name in self.findings
         }
         volumes = []
-        for name in filter(None, map(str.strip, image.split(";"))):
+        for name in files_of_cell(image, self.folder):
             intensity: Intensity = "arbitrary" if name.lower().endswith(PICTURES) else self.intensity
             volumes.append(VolumeRef(path=str(self.folder / name), intensity=intensity))
         return Case(
