@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_doctor.fault import CHECKS
@@ -163,6 +164,19 @@ def test_labels_of_a_file_are_read_at_once_and_one_fault_of_them_is_told_in_one_
     home.add("a", tools.torso(1), masks="liver=other.nii.gz#1;spleen=other.nii.gz#2")
     (fault,), _ = home.check()
     assert fault.text.startswith("'liver', 'spleen': the mask lies on another grid")
+
+
+@pytest.mark.parametrize("ending", [".nii.gz", ".nii"])
+def test_a_number_that_the_file_itself_gives_to_another_label_is_told(real_data, home, ending):
+    data = real_data / "totalsegmentator"
+    path = home.folder / f"organs{ending}"
+    nibabel.save(nibabel.load(data / "example_seg.nii.gz"), path)
+    masks = {name.replace("_", " "): f"{path}#{label}" for name, label in LABELS.items()}
+    home.add("ct", volume=str(data / "example_ct_sm.nii.gz"), masks=masks)
+    assert home.check()[0] == []
+    home.rows[-1]["masks"] = f"spleen={path}#1;kidney right={path}#3;liver={path}#5"
+    (fault,) = (fault for fault in home.check()[0] if fault.part == "labels")
+    assert fault.text.startswith("'kidney right': is label 3 by the table, label 2 by the file's own list")
 
 
 def test_masks_against_an_axis_and_the_anatomy_make_one_fault(home, tools):

@@ -4,6 +4,8 @@ A mask lies on its object where its outline follows edges of the scan, and that 
 object whose outline does not show (a tumour in muscle, on CT) says nothing.
 """
 
+import gzip
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +31,8 @@ CLIP_HU = (-200.0, 300.0)
 WHOLE = 0.8  # of the files of labels hold no label without a name, where all are meant to have one
 FEWEST_FILES = 4
 MOST_LABELS = 20  # in a message
+MOST_HEAD = 1 << 20  # bytes in which a file lists its labels
+_LISTED = re.compile(r'<Label Key="(\d{1,9})"[^>]{0,200}>(?:<!\[CDATA\[)?([^<\]]{1,100})')
 UNFIT = 1.5  # median slope along the outline to that within: misplaced masks stay at 0.8 to 1.5
 FIT = 1.8  # masks in place, of objects whose outline shows, have 1.9 to 9
 TIMES = 1.3  # as much as the mask's own
@@ -99,6 +103,15 @@ def look_at_masks(
             text = f"{name!r}: {100 * beyond:.0f} % of its {voxels[name]} voxels lie outside the body."
             text += " Look whether it belongs to this scan and is not flipped."
             add("mask/place", ref.path, error(text))
+    for path in labels:
+        numbers = _label_numbers(path)
+        for name, ref in masks.items():
+            number = numbers.get(plain_name(name), ref.label)
+            if ref.path == path and ref.label != number:
+                text = (
+                    f"{name!r}: is label {ref.label} by the table, label {number} by the file's own list"
+                )
+                add("mask/labels", path, error(f"{text}. Correct the number, or the file."))
     for (file, reason), names in refused.items():
         add("mask", file, error(f"{', '.join(map(repr, names))}: {reason}"))
     backwards: dict[str, str] = {}
@@ -147,6 +160,21 @@ def misnumbered(files: Sequence[tuple[Case, str, list[int]]], empty: Collection[
         for case, path, text in stray:
             text = f"{text}; in {usual} other files every label has a name. Name it, or erase it."
             yield Fault(check="mask", part="stray", severity="warning", case=case.id, file=path, text=text)
+
+
+def plain_name(name: str) -> str:
+    """Return a mask's name in lower case, with a space for whatever stands between its words."""
+    return " ".join(re.findall(r"[^\W_]+", name.casefold()))
+
+
+def _label_numbers(path: str) -> dict[str, int]:
+    """Return the labels that a NIfTI file lists by name, as Connectome Workbench and TotalSegmentator do."""
+    if not path.lower().endswith((".nii", ".nii.gz")):
+        return {}
+    with gzip.open(path) if path.lower().endswith(".gz") else open(path, "rb") as file:
+        head = file.read(MOST_HEAD)
+    listed = _LISTED.findall(head.decode("latin-1"))
+    return {plain_name(name): int(number) for number, name in listed}
 
 
 def _exchanged(path: str, volume: Volume) -> str:

@@ -94,7 +94,7 @@ def read_masks(
             with contextlib.suppress(DataError):  # not every file of masks is a volume too
                 whole = read(VolumeRef(path=ref.path, intensity="arbitrary"))
                 if values_of is not None:
-                    numbers = {int(label) for plane in whole.array for label in np.unique(plane)}
+                    numbers = {round(float(label)) for plane in whole.array for label in np.unique(plane)}
                     values_of[ref.path] = sorted(numbers - {0})
                 # else `read_mask` reconciles them or says what is wrong
                 if whole.array.dtype == np.int16 and whole.geometry.fits(volume.geometry):
