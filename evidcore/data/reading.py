@@ -41,7 +41,11 @@ def read(ref: VolumeRef) -> Volume:
 
 def volume_of(ref: VolumeRef, stored: Stored, placement: Placement) -> Volume:
     """Load the voxels of an opened file and bring them to body axes."""
-    array = np.ascontiguousarray(placement.turn.apply(stored.values(ref.rescale)))
+    try:
+        array = np.ascontiguousarray(placement.turn.apply(stored.values(ref.rescale)))
+    except MemoryError as cause:  # a packed file of some kilobytes may hold gigabytes
+        text = "is too large for the memory that is left. Crop or resample it, or take a larger machine."
+        raise DataError(f"{ref.path}: {text}") from cause
     refuse_not_finite(array, ref.path)
     if placement.is_resampled:
         outside = AIR_HU if ref.intensity == "hu" else float(array.min())
@@ -98,7 +102,7 @@ def placed(ref: VolumeRef, stored: Stored) -> Placement:
 def read_error(ref: VolumeRef, cache_folder: Path) -> str | None:
     """Return why `read` refuses a volume, None if it does not; read once for each state of its files.
 
-    Transient errors of the operating system are not cached.
+    Transient errors of the operating system, and what memory was too small for, are not cached.
     """
     state = file_state(ref.path)
     mark = [] if state is None else reader_mark(ref.path)
@@ -114,7 +118,8 @@ def read_error(ref: VolumeRef, cache_folder: Path) -> str | None:
         except DataError as error:
             cached = str(error).encode()
             # a failed system call has an error number; a fault in the content has none
-            lasts = lasts and getattr(error.__cause__, "errno", None) is None
+            cause = error.__cause__
+            lasts = lasts and getattr(cause, "errno", None) is None and not isinstance(cause, MemoryError)
         if lasts:
             cache.put(key, cached)
     return cached.decode() or None

@@ -1,7 +1,9 @@
 import errno
 import os
+import resource
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -37,6 +39,18 @@ def test_a_fault_of_the_disk_is_asked_again(write, tmp_path, read_meanwhile):
 
     with read_meanwhile(ref.path, fail):
         assert "Stale file handle" in (read_error(ref, tmp_path / "cache") or "")
+    assert read_error(ref, tmp_path / "cache") is None
+
+
+def test_what_unpacks_to_more_than_memory_holds_is_refused_by_name_and_asked_again(write, tmp_path):
+    ref = VolumeRef(path=str(write(np.zeros((600, 600, 600), np.uint8))))  # a packed file of 0.2 MB
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        limit = psutil.Process().memory_info().vms + 400_000_000
+        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+        assert "is too large for the memory that is left" in (read_error(ref, tmp_path / "cache") or "")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
     assert read_error(ref, tmp_path / "cache") is None
 
 

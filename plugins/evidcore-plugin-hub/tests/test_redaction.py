@@ -9,15 +9,24 @@ from evidcore.recipe import load
 
 
 def test_a_published_recipe_names_no_place(tmp_path):
+    for name in ("roe/encoder", "roe.data", "report"):
+        (tmp_path / name).mkdir(parents=True)
     recipe = load(shutil.copy(Path(__file__).with_suffix(".toml"), tmp_path))
     text = published_recipe(recipe)
-    for secret in ("elsewhere", "doe", str(tmp_path)):
+    for secret in ("elsewhere", "doe", "roe", str(tmp_path)):
         assert secret not in text
     assert f'path = "{WITHHELD}"' in text
     assert f'folder = "{WITHHELD}"' in text
     table = recipe.datasets["ward"]
     choices = (f'{key} = "{table[key]}"' for key in ("intensity", "missing"))
-    of_stages = ("steps = 4", 'use = "meteor"', "embedding-f1", "labels-file", 'use = "embedding"')
+    of_stages = (
+        "steps = 4",
+        'use = "meteor"',
+        "embedding-f1",
+        "labels-file",
+        'use = "embedding"',
+        "owner/name.v1",
+    )
     for kept in ('use = "folder"', *choices, *of_stages):
         assert kept in text
 

@@ -80,9 +80,8 @@ def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) 
             stored, placement = opened(ref)
             refuse_oversized(ref, placement.geometry, processes)
             volume = volume_of(ref, stored, placement)
-        except (DataError, MemoryError) as cause:  # a header may state less than its file unpacks to
-            text = str(cause).removeprefix(f"{ref.path}: ") or "is too large for memory."
-            add("file", ref.path, error(text))
+        except DataError as cause:
+            add("file", ref.path, error(str(cause).removeprefix(f"{ref.path}: ")))
             for name, mask in masks.items():
                 if not Path(mask.path).exists():
                     text = str(unreadable(mask.path)).replace(mask.path, repr(name), 1)

@@ -53,9 +53,9 @@ def export_run(run: str | os.PathLike[str], target: Path, form: Form = "transfor
         widen(model)
         config, images = model.config, processor.image_processor  # without a path of this machine
         config._name_or_path = config.text_config._name_or_path = ""
-        config.encoder, config.bridge = without_paths(config.encoder), without_paths(config.bridge)
-        for part in ("encoder", "bridge", "view"):
-            setattr(images, part, without_paths(getattr(images, part)))
+        parts = [(config, "encoder"), (config, "bridge")]
+        for holder, part in [*parts, *((images, part) for part in ("encoder", "bridge", "view"))]:
+            setattr(holder, part, without_paths(getattr(holder, part), recipe.folder))
         if form == "published":
             as_published(model, processor).save_pretrained(work)
             _published_processor(recipe, lock).save_pretrained(work)

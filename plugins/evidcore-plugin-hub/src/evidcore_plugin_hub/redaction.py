@@ -4,6 +4,7 @@ Of a data set's table only the component, numbers, switches and values out of a 
 other text may name a folder, a hospital or a patient. Elsewhere a text is withheld where it is a local path.
 """
 
+import os
 import typing
 from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
@@ -24,7 +25,7 @@ def published_recipe(recipe: Recipe) -> str:
     table["dataset"] = {name: _dataset(row, "dataset") for name, row in recipe.datasets.items()}
     if table["model"]["language"].get("folder"):
         table["model"]["language"]["folder"] = WITHHELD
-    table = without_paths(table)
+    table = without_paths(table, recipe.folder)
     stages = "".join(
         "\n[[stage]]\n" + "".join(f"{toml_key(key)} = {toml_value(value)}\n" for key, value in stage.items())
         for stage in table.pop("stage")
@@ -64,14 +65,15 @@ def _is_choice(annotation: Any) -> bool:
     return bool(parts) and all(part is type(None) or _is_choice(part) for part in parts)
 
 
-def without_paths(value: Any) -> Any:
-    """Return a value of a recipe with each local path in it withheld."""
+def without_paths(value: Any, folder: Path) -> Any:
+    """Return a value of a recipe with each local path withheld; relative ones name what lies in `folder`."""
     if isinstance(value, Mapping):
-        return {key: without_paths(item) for key, item in value.items()}
+        return {key: without_paths(item, folder) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(without_paths(item) for item in value)
+        return type(value)(without_paths(item, folder) for item in value)
     if not isinstance(value, str):
         return value
     starts = value.startswith(("~", "./", "../", "file:"))
     is_path = starts or Path(value).is_absolute() or PureWindowsPath(value).is_absolute()
-    return WITHHELD if is_path else value
+    is_below = ("/" in value or "." in value) and os.path.exists(folder / value)  # ids on the Hub have both
+    return WITHHELD if is_path or is_below else value
