@@ -64,7 +64,7 @@ def measure(labeler: Labeler, some: Sequence[Row]) -> dict[str, Any]:
     result: dict[str, Any] = {"findings": {}}
     for index, name in enumerate(CT_RATE_FINDINGS):
         hit, wrong = told[:, index] & true[:, index], told[:, index] != true[:, index]
-        interval = ratio_interval(2.0 * hit, 2.0 * hit + wrong, texts, draws=DRAWS)
+        interval = ratio_interval(2.0 * hit, 2.0 * hit + wrong, texts)
         result["findings"][name] = {
             "reports": int(true[:, index].sum()),
             "precision": float(hit.sum() / max(1, told[:, index].sum())),

@@ -123,6 +123,7 @@ def test_what_notices_changes_is_not_told_to_see_where_no_other_patient_shows_it
     assert "are lost over the same patients without something else" in told
 
 
+@pytest.mark.slow
 def test_few_patients_leave_it_open_whether_all_of_the_gain_is_sight():
     class Proxy(Looker):
         """Sees little; else goes by the kind of patient, which the voxels tell too."""

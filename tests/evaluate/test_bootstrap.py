@@ -26,11 +26,11 @@ def clustered(patients=60, questions=4, spread=0.3, seed=0):
     return (rng.random(len(owners)) < chance[owners]).astype(float), owners.tolist()
 
 
-def looped(patients, figure_of, draws=4000):
+def looped(patients, figure_of, draws=4000, within=0.008):
     """The cluster bootstrap as it is told: draw patients with replacement, and take the figure of those."""
     rng = random.Random(1)
     drawn = [figure_of(rng.choices(patients, k=len(patients))) for _ in range(draws)]
-    return pytest.approx(list(np.quantile(drawn, [0.025, 0.975])), abs=0.008)
+    return pytest.approx(list(np.quantile(drawn, [0.025, 0.975])), abs=within)
 
 
 def test_mean_interval_agrees_with_a_bootstrap_loop():
@@ -41,8 +41,26 @@ def test_mean_interval_agrees_with_a_bootstrap_loop():
         [value for value, owner in zip(values, owners, strict=True) if owner == name] for name in range(60)
     ]
     assert interval.value == pytest.approx(sum(values) / len(values))
-    assert [interval.low, interval.high] == looped(by_patient, lambda drawn: np.concatenate(drawn).mean())
+    assert [interval.low, interval.high] == looped(
+        by_patient, lambda drawn: np.concatenate(drawn).mean(), within=0.015
+    )
     assert (interval.values, interval.patients, interval.note) == (237, 60, "")
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.3])  # of a patient's questions: the intraclass correlation
+@pytest.mark.parametrize("asked", [1, 3])
+@pytest.mark.parametrize("patients", [20, 40])
+def test_an_interval_of_a_rate_holds_the_truth_in_95_of_100_samples(patients, asked, likeness):
+    rng = np.random.default_rng(7)
+    owners = np.repeat(np.arange(patients), asked)
+    for rate in (0.02, 0.1, 0.25, 0.5, 0.9, 0.98):
+        held = 0
+        for _ in range(600):
+            spread = (1 - likeness) / max(likeness, 1e-6)
+            chance = rng.beta(rate * spread, (1 - rate) * spread, patients)
+            found = mean_interval((rng.random(len(owners)) < chance[owners]).astype(float), owners.tolist())
+            held += found.low <= rate <= found.high
+        assert 0.92 <= held / 600 <= 0.99, rate
 
 
 def test_equal_data_give_equal_intervals_whatever_the_order():
@@ -75,7 +93,7 @@ def test_ratio_interval_agrees_with_a_bootstrap_loop():
     above = np.floor(below * rng.random(80))
     interval = ratio_interval(above, below, range(80))
     assert interval.value == pytest.approx(above.sum() / below.sum())
-    expected = looped(range(80), lambda drawn: above[drawn].sum() / below[drawn].sum())
+    expected = looped(range(80), lambda drawn: above[drawn].sum() / below[drawn].sum(), within=0.015)
     assert [interval.low, interval.high] == expected
 
 

@@ -108,9 +108,7 @@ def look_at_masks(
         for name, ref in masks.items():
             number = numbers.get(plain_name(name), ref.label)
             if ref.path == path and ref.label != number:
-                text = (
-                    f"{name!r}: is label {ref.label} by the table, label {number} by the file's own list"
-                )
+                text = f"{name!r}: is label {ref.label} by the table, label {number} by the file's own list"
                 add("mask/labels", path, error(f"{text}. Correct the number, or the file."))
     for (file, reason), names in refused.items():
         add("mask", file, error(f"{', '.join(map(repr, names))}: {reason}"))

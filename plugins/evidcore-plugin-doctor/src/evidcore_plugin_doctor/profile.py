@@ -31,7 +31,6 @@ from evidcore_plugin_doctor.listing import Cases
 
 Profile = dict[str, Any]
 _PACKAGE = "evidcore_plugin_doctor"
-_INTERVAL_DRAWS = 1000
 BINS = 20  # of a report's length
 LABELS = ("normal", "abnormal")
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -107,7 +106,7 @@ def prevalence(split: str, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
         if not present and not absent:
             continue
         values = [1.0] * len(present) + [0.0] * len(absent)
-        interval = mean_interval(values, [*present, *absent], draws=_INTERVAL_DRAWS)
+        interval = mean_interval(values, [*present, *absent])
         yield {
             "finding": name,
             "split": split,
