@@ -3,7 +3,7 @@
 Questions about one patient are alike, and intervals that take them for independent are too narrow. A draw
 picks as many patients as there are; every arm sees the same draw, so what arms share cancels. A figure is
 computed anew from the sums of a draw, so a ratio is resampled like a mean. The interval is that of the
-percentiles of the draws; a share has a closed form that covers more near 0 and 1 (`ratio_interval`).
+percentiles of the draws; a share has a closed form that covers more near 0 and 1 (`Sample.wilson`).
 
 1. A patient whose sums are all 0 adds nothing to a figure: he is not drawn and does not count.
 2. Fewer than `FEWEST_PATIENTS` patients give no interval, because none could be trusted.
@@ -58,7 +58,7 @@ def detectable(
 
 
 def mean_interval(values: Values, patients: Sequence[Hashable]) -> Interval:
-    """Estimate a mean over questions of shares (0 to 1), as `ratio_interval`, or of other numbers.
+    """Estimate a mean over questions of shares (0 to 1) or of other numbers.
 
     Raises:
         ValueError: if there is no value, or the lengths differ.
@@ -67,40 +67,17 @@ def mean_interval(values: Values, patients: Sequence[Hashable]) -> Interval:
 
 
 def ratio_interval(numerators: Values, denominators: Values, patients: Sequence[Hashable]) -> Interval:
-    """Estimate sum of numerators over sum of denominators (an F1, say).
-
-    Where each patient's is a share, between 0 and 1: the interval of Wilson, with t over patients, at the
-    number of independent questions that would vary as much. Percentiles of the bootstrap cover less near 0
-    and 1. Other numbers get the bootstrap.
-
-    Source:
-        Wilson 1927, JASA 22. Dean & Pagano 2015, Evaluating confidence interval methods for binomial
-        proportions in clustered surveys, J. Surv. Stat. Methodol. 3.
-    """
+    """Estimate sum of numerators over sum of denominators (an F1, say)."""
     sample = Sample.ratio(numerators, denominators, patients)
-    value, count = _quotient(sample), len(numerators)
     sums, totals = sample.of(sample.informative).sums[0].T
-    if not ((sums >= 0) & (sums <= totals)).all():
-        return _interval(value, count, sample)
-    patients_seen, apart = len(sums), sums - value * totals
-    result = Interval(value=value, low=None, high=None, values=count, patients=patients_seen)
-    if patients_seen < FEWEST_PATIENTS:
-        return dataclasses.replace(result, note=too_few(patients_seen))
-    if value in (0.0, 1.0):
-        bound = ((1 - LEVEL) / 2) ** (1 / patients_seen)
-        low, high = (bound, 1.0) if value == 1.0 else (0.0, 1 - bound)
-        note = "all values are equal: exact binomial bound over patients"
-        return dataclasses.replace(result, low=low, high=high, note=note)
-    error = float((apart @ apart * patients_seen / (patients_seen - 1)) ** 0.5 / totals.sum())
-    if error < SAME:
-        return dataclasses.replace(result, note=TIED, is_tied=True)
-    from scipy import stats
-
-    quantile = float(stats.t.ppf((1 + LEVEL) / 2, patients_seen - 1))
-    weight = quantile**2 * error**2 / (value * (1 - value))  # of t² beside the effective number of questions
-    middle = (value + weight / 2) / (1 + weight)
-    half = (quantile**2 * error**2 + weight**2 / 4) ** 0.5 / (1 + weight)
-    return dataclasses.replace(result, low=middle - half, high=middle + half, standard_error=error)
+    result = _interval(_quotient(sample), len(numerators), sample)
+    is_extreme = (sums == 0).all() or np.array_equal(sums, totals)
+    if result.value not in (0.0, 1.0) or not is_extreme or result.patients < FEWEST_PATIENTS:
+        return result
+    bound = ((1 - LEVEL) / 2) ** (1 / result.patients)
+    low, high = (bound, 1.0) if result.value == 1.0 else (0.0, 1 - bound)
+    note = "all values are equal: exact binomial bound over patients"
+    return dataclasses.replace(result, low=low, high=high, note=note, is_tied=False)
 
 
 def paired_interval(first: Values, second: Values, patients: Sequence[Hashable]) -> Interval:
@@ -214,6 +191,32 @@ class Sample:
         names = tuple(name for name in self.patients if name in chosen)
         return dataclasses.replace(self, patients=names, sums=tuple(table[here] for table in self.sums))
 
+    def wilson(self) -> tuple[float, float, float] | None:
+        """Return the ends and standard error of one arm's ratio whose patients' parts are shares, 0 to 1.
+
+        Wilson's interval with t over patients, at the number of independent questions that would vary as
+        much; None for other figures, and where all patients agree. Percentiles of draws cover less near 0
+        and 1.
+
+        Source:
+            Wilson 1927, JASA 22. Dean & Pagano 2015, Evaluating confidence interval methods for binomial
+            proportions in clustered surveys, J. Surv. Stat. Methodol. 3.
+        """
+        if len(self.sums) > 1 or self.pool is not pool_of("ratio"):
+            return None
+        sums, totals = self.sums[0].T
+        value, count = sums.sum() / totals.sum(), len(sums)
+        apart = sums - value * totals
+        error = float((apart @ apart * count / (count - 1)) ** 0.5 / totals.sum())
+        if error < SAME or not ((sums >= 0) & (sums <= totals)).all():
+            return None
+        from scipy import stats
+
+        reach = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * error
+        weight = reach**2 / (value * (1 - value))  # t² over the effective number of questions
+        half = (reach**2 + weight**2 / 4) ** 0.5
+        return (value + weight / 2 - half) / (1 + weight), (value + weight / 2 + half) / (1 + weight), error
+
     def values(self) -> Array:
         """Return each arm's value; not a number where it is 0 over 0."""
         ones = np.ones((1, len(self.patients)))
@@ -253,7 +256,9 @@ def _interval(value: float, values: int, sample: Sample) -> Interval:
     result = Interval(value=value, low=None, high=None, values=values, patients=patients)
     if patients < FEWEST_PATIENTS:
         return dataclasses.replace(result, note=too_few(patients))
-    spread = percentiles(sample.pooled(resampled(sample.sums, DRAWS, np.random.default_rng(0)))[:, 0])
+    spread = sample.wilson() or percentiles(
+        sample.pooled(resampled(sample.sums, DRAWS, np.random.default_rng(0)))[:, 0]
+    )
     if spread is None:
         return dataclasses.replace(result, note=TIED, is_tied=True)
     low, high, standard_error = spread

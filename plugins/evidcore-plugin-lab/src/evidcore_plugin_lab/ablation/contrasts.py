@@ -2,7 +2,7 @@
 
 An arm's value differs by the seed and by what each seed's patients add; the draws of patients give the
 variance of those whom seeds share (`over_seeds`). Every arm sees the same draw, so what arms share cancels.
-One seed has the percentiles of its draws. Fewer than `FEWEST_SEEDS` seeds give no p value: an interval, and
+One seed has an evaluation's interval. Fewer than `FEWEST_SEEDS` seeds give no p value: an interval, and
 "no test".
 """
 
@@ -87,8 +87,8 @@ class Arms:
         """Estimate the mean over seeds of the weighted sum of the arms' values, paired by seed and patient.
 
         A difference from a reference, a main effect and an interaction are such sums; a mean is the sum with
-        one weight of 1. Seeds in which one of the arms is missing are left out. One seed has the percentiles
-        of its patients' draws and no test; several have `over_seeds`.
+        one weight of 1. Seeds in which one of the arms is missing are left out. One seed has an
+        evaluation's interval and no test; several have `over_seeds`.
 
         Raises:
             ValueError: if two of the arms hold different items under one seed (tells how many), figures are
@@ -129,7 +129,8 @@ class Arms:
                 drawn_values.append(sample.pooled(sums[index * len(arms) : (index + 1) * len(arms)]))
         drawn = np.stack(drawn_values, axis=1) @ share  # (draw, seed)
         if len(seeds) == 1:
-            ends = bootstrap.percentiles(drawn[:, 0])
+            closed = drawn_from[0].wilson() if weights == {arms[0]: 1.0} else None
+            ends = closed or bootstrap.percentiles(drawn[:, 0])
             spread = None if ends is None else Spread(*ends)
             missed = "1 seed: patients alone, no test"
         else:
