@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 from evidcore_plugin_phantoms.testing import SMALL
+from scipy import stats
 
 
 @pytest.fixture
@@ -26,6 +27,22 @@ def test_plan_counts_parameters_and_says_what_is_not_known(evid, recipe):
     assert "no earlier time" in said
     assert f"{memory['peak'] / 1e9:.2f} GB at the peak in float32: weights" in said
     assert "tokens (counted in the first prompts)" in said
+
+
+@pytest.mark.slow
+def test_plan_says_which_differences_an_evaluation_would_miss(evid, recipe):
+    said = evid("plan", recipe).output
+    assert "questions about 2 patients: too few patients for an interval or a verdict" in said
+    more = ["--set", "dataset.chest.test_cases=30", "--json"]
+    *_, power = (row["power"] for row in json.loads(evid("plan", recipe, *more).output)["stages"])
+    (low, high), patients = power["detectable"], power["patients"]
+    assert 20 <= patients <= 30  # some are asked nothing
+    assert high / low == pytest.approx((power["questions"] / patients) ** 0.5)
+    reach = stats.t.ppf(0.975, patients - 1) + stats.t.ppf(0.8, patients - 1)
+    assert high == pytest.approx(reach * (0.5 / patients) ** 0.5)
+    more.pop()
+    found = re.search(r"differences below (\d+) points would be missed", evid("plan", recipe, *more).output)
+    assert int(found[1]) == round(100 * low)
 
 
 @pytest.mark.slow
