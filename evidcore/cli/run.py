@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +44,11 @@ class Progress:
         """Print to the terminal; `label` goes before every line, where several runs follow each other."""
         from rich.console import Console
 
-        self._console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
+        class Printer(Console):
+            def on_broken_pipe(self) -> None:  # what read it has ended, as where an ablation is killed
+                raise Stopped(signal.SIGPIPE)
+
+        self._console = Printer(stderr=to_stderr, highlight=False, soft_wrap=True)
         self._live: Any = None
         self._folder = folder
         self._label = f"{label} " if label else ""

@@ -1,9 +1,14 @@
 """What a run prints of its stages, where there is no terminal."""
 
+import contextlib
 import logging
+import os
 import re
 
+import pytest
+
 from evidcore.cli.run import Progress
+from evidcore.errors import Stopped
 
 
 def said(capsys):
@@ -37,6 +42,20 @@ def test_what_the_parts_of_a_run_say_of_themselves_is_shown_while_it_runs(tmp_pa
         log.warning("an entry is damaged")
     log.info("after")
     assert capsys.readouterr().err == "prompts are scored once for all answers\nan entry is damaged\n"
+
+
+def test_a_run_whose_reader_has_ended_is_told_to_stop(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    unread = os.fdopen(writer, "w", buffering=1)
+    with (
+        contextlib.redirect_stderr(unread),
+        pytest.raises(Stopped, match="told to stop by SIGPIPE"),
+        Progress(tmp_path, to_stderr=True) as progress,
+    ):
+        progress.stage_started("05-grpo", tmp_path, 20, 9)
+    with contextlib.suppress(BrokenPipeError):
+        unread.close()
 
 
 def test_a_stage_says_how_far_it_is_and_what_it_measured(tmp_path, capsys, monkeypatch):

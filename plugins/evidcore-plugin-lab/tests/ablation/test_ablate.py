@@ -307,15 +307,16 @@ def test_an_ablation_is_refused_where_a_launcher_has_started_several(copied, mon
     assert "an ablation starts its runs itself: leave the launcher out. --workers runs several." in shown
 
 
-def test_interrupted_workers_stop_and_go_on(done, desk):
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_workers_stop_and_go_on(done, desk, told):
     process = started(desk, "bridges.toml", "--workers", "2", "--seeds", "17")
     steps = "working/03-sft/checkpoint/steps/checkpoint-*/complete"
     while process.poll() is None:
         if any(list(run.glob(steps)) for run in desk.runs):
-            os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, told)
             break
         time.sleep(0.01)
-    assert process.wait() == 130, (desk.folder / "said.txt").read_text()
+    assert process.wait() == 128 + told, (desk.folder / "said.txt").read_text()
     assert any(json.loads((run / "STATUS").read_text())["state"] == "interrupted" for run in desk.runs)
     desk.evid("bridges.toml", "--seeds", "17")
     ours, theirs = read(desk.home), read(done.home)

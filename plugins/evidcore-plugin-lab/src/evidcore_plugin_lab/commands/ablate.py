@@ -53,7 +53,8 @@ def ablate(
         result = read(file)
         click.echo(json.dumps(result, indent=1) if as_json else written(result), nl=as_json)
         return
-    from evidcore.errors import EvidError
+    from evidcore.compute.signals import stop_request
+    from evidcore.errors import EvidError, Stopped
     from evidcore_plugin_lab.ablation.cells import AblationFolder
     from evidcore_plugin_lab.ablation.definition import load_ablation
     from evidcore_plugin_lab.ablation.outcome import outcome
@@ -66,13 +67,15 @@ def ablate(
         return
     command = _command(file, out, workers)
     try:
-        passed = run_cells(
-            folder, arms=only, seeds=seeds, tell=lambda line: click.echo(line, err=as_json),
-            command=command, is_quiet=as_json, workers=workers, accept_changes=accept_changes, rerun=rerun,
-        )  # fmt: skip
-    except KeyboardInterrupt:
+        with stop_request.installed():
+            passed = run_cells(
+                folder, arms=only, seeds=seeds, tell=lambda line: click.echo(line, err=as_json),
+                command=command, is_quiet=as_json, workers=workers, accept_changes=accept_changes,
+                rerun=rerun,
+            )  # fmt: skip
+    except KeyboardInterrupt as stop:
         click.echo(f"\ninterrupted. Go on with: {command}", err=True)
-        click.get_current_context().exit(130)
+        click.get_current_context().exit(stop.exit_status if isinstance(stop, Stopped) else 130)
     failed = [
         {"cell": cell, "message": str(cause) if isinstance(cause, EvidError) else repr(cause)}
         for cell, cause in passed.failures.items()
