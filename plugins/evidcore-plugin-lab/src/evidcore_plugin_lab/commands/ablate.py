@@ -54,7 +54,7 @@ def ablate(
         click.echo(json.dumps(result, indent=1) if as_json else written(result), nl=as_json)
         return
     from evidcore.compute.signals import stop_request
-    from evidcore.errors import EvidError, Stopped
+    from evidcore.errors import EvidError
     from evidcore_plugin_lab.ablation.cells import AblationFolder
     from evidcore_plugin_lab.ablation.definition import load_ablation
     from evidcore_plugin_lab.ablation.outcome import outcome
@@ -75,7 +75,7 @@ def ablate(
             )  # fmt: skip
     except KeyboardInterrupt as stop:
         click.echo(f"\ninterrupted. Go on with: {command}", err=True)
-        click.get_current_context().exit(stop.exit_status if isinstance(stop, Stopped) else 130)
+        click.get_current_context().exit(getattr(stop, "exit_status", 130))
     failed = [
         {"cell": cell, "message": str(cause) if isinstance(cause, EvidError) else repr(cause)}
         for cell, cause in passed.failures.items()
