@@ -45,7 +45,7 @@ class Tolerance:
         if is_mixed or {item.dtype for item in weights} & {torch.float16, torch.bfloat16}:
             return cls(nats=0.2, slope=0.7)
         is_rounded = weights[0].is_cuda and torch.backends.cuda.matmul.allow_tf32
-        return cls(nats=0.02, slope=0.5) if is_rounded else cls(nats=2e-4, slope=0.5)
+        return cls(nats=0.02, slope=0.5) if is_rounded else cls(nats=2e-4, slope=0.05)
 
 
 def stop(where: str, clause: str, what: str, look_at: str) -> NoReturn:

@@ -16,7 +16,7 @@ from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.prompts.rows import PromptSource, Row
-from evidcore.prompts.targets import IGNORED
+from evidcore.prompts.targets import IGNORED, Targets
 from evidcore.proof import flow
 from evidcore.proof.places import prove_images
 
@@ -74,12 +74,14 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
 
     `number` counts the proofs before; with `slopes`, gradients are compared with finite differences.
     """
+    from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
+
     processor, answers = trainer.processing_class, trainer.num_generations
     with trainer.clock.part("proof", whole=True), undisturbed(trainer):
         prompts = _first_prompts(trainer, trainer.source, GROUPS)
         micro, looks, saved = trainer._step, 0, dict[int, list[Episode]]()
         batches: list[tuple[Proof, Any, Tensor]] = []
-        most = trainer.args.per_device_train_batch_size // answers  # that memory was planned for
+        size = trainer.args.per_device_train_batch_size  # that memory was planned for
 
         def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
             nonlocal looks
@@ -88,14 +90,19 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
             looks += 1
             proof = Proof(shown, saved, processor)
             trainer.proof = proof
-            with torch.no_grad(), rng_preserved():
+            policy: list[Tensor] = []
+            with rng_preserved():
                 torch.manual_seed(draw)
                 rows = [{"prompt": str(position)} for position in positions for _ in range(answers)]
                 batch = trainer._generate_and_score_completions(rows)
-                trainer.compute_loss(trainer.model_wrapped, batch)
-            assert proof.policy is not None  # every look computes the loss
+                # with gradients, and as many rows at once as in training
+                for part in split_tensor_dict(split_pixel_values_by_grid(batch), max(1, len(rows) // size)):
+                    trainer.compute_loss(trainer.model_wrapped, unsplit_pixel_values_by_grid(part))
+                    assert proof.policy is not None  # every look computes the loss
+                    policy.append(proof.policy.detach())
+            proof.policy = torch.cat(policy)
             mask = batch["completion_mask"].bool() & batch["tool_mask"].bool()
-            if not batches and len(positions) <= most:
+            if not batches and len(rows) <= size:
                 batches.append((proof, batch, mask))
             by_group = {"policy": _by_group(proof.policy, mask, answers)}
             for name, key in (("old policy", "old_per_token_logps"), ("reference", "ref_per_token_logps")):
@@ -116,55 +123,89 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
             assert proof.policy is not None
             return (proof.policy * signs * mask).sum() / mask.sum().clamp(min=1)
 
-        return _prove(trainer, "grpo", prompts, score, objective, number, slopes=slopes)
+        moved = _prove(trainer, "grpo", prompts, score, objective, number, slopes=slopes)
+        return moved | (_prove_replay(trainer, number) if hasattr(trainer, "targets") else {})
 
 
 def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[str, float]:
     """Prove the pass of a `WeightedTrainer` in training, as `prove_groups` does for GRPO's."""
-    targets, looks = trainer.targets, 0
-    processor, source, many = targets.processor, targets.source, trainer.settings.questions_per_volume
+    targets, looks, many = trainer.targets, 0, trainer.settings.questions_per_volume
+    most = max(trainer.args.per_device_train_batch_size // many, 1)  # that memory was planned for
     with trainer.clock.part("proof", whole=True), undisturbed(trainer):
-        prompts = _first_prompts(trainer, source, TARGETS)
+        prompts = _first_prompts(trainer, targets.source, TARGETS)
 
         def batch_of(positions: Sequence[int], shown: Mapping[int, Prompt]) -> dict[str, Tensor]:
-            targets.source = _Visible(source, shown)
-            try:
-                rows = [position for position in positions for _ in range(many)]
-                batch = trainer.data_collator([{"prompt": str(position)} for position in rows])
-            finally:
-                targets.source = source
-            for row, (ids, labels) in enumerate(zip(batch["input_ids"], batch["labels"], strict=True)):
-                is_answer = (labels != IGNORED).tolist()
-                seed = rows[row] + row % many
-                words = torch.tensor(flow.scrambled(ids.tolist(), is_answer, processor, seed))
-                ids.copy_(words)
-                labels.copy_(torch.where(labels == IGNORED, labels, words))
+            rows = [position for position in positions for _ in range(many)]
+            batch = _nonsense(targets, trainer.data_collator, rows, shown)
             prepared: dict[str, Tensor] = trainer._prepare_inputs(batch)
             return prepared
 
         def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
             nonlocal looks
             draw, looks = looks == 1, looks + 1
-            seen: list[Any] = []
-            hook = trainer.model.register_forward_hook(lambda module, given, output: seen.append(output))
-            try:
-                with torch.no_grad(), rng_preserved():
-                    torch.manual_seed(draw)
-                    trainer.compute_loss(trainer.model_wrapped, batch_of(positions, shown))
-            finally:
-                hook.remove()
-            [output] = [one for one in seen if getattr(one, "log_probs", None) is not None]
-            answers = len(output.log_probs) // len(positions)
-            return {"policy": _by_group(output.log_probs, output.label_mask.bool(), answers)}
+            scores: list[list[Tensor]] = []
+            with rng_preserved():
+                torch.manual_seed(draw)
+                for start in range(0, len(positions), most):  # with gradients and as many as in training
+                    some = positions[start : start + most]
+                    with _outputs(trainer.model) as seen:
+                        trainer.compute_loss(trainer.model_wrapped, batch_of(some, shown))
+                    [output] = [one for one in seen if getattr(one, "log_probs", None) is not None]
+                    scores += _by_group(output.log_probs, output.label_mask.bool(), many)
+            return {"policy": scores}
 
         def objective() -> Tensor:
-            some = list(prompts)[: trainer.args.per_device_train_batch_size // many]  # memory is planned for
+            some = list(prompts)[:most]
             with rng_preserved():
                 torch.manual_seed(0)
                 loss: Tensor = trainer.compute_loss(trainer.model_wrapped, batch_of(some, prompts))
             return loss
 
         return _prove(trainer, "sft", prompts, score, objective, number, slopes=slopes)
+
+
+def _prove_replay(trainer: Any, number: int) -> dict[str, float]:
+    """Prove the pass of the rows that a `ReplayTrainer` replays."""
+    targets, processor, looks = trainer.targets, trainer.processing_class, 0
+    prompts = _first_prompts(trainer, targets.source, GROUPS)
+
+    def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
+        nonlocal looks
+        draw, looks = looks == 1, looks + 1
+        with torch.no_grad(), rng_preserved():
+            torch.manual_seed(draw)
+            batch = _nonsense(targets, targets.batch, positions, shown)
+            ids = batch["input_ids"][:, 1:].to(trainer.model.device)
+            inputs, is_answer = trainer.answers_of(batch)
+            logits = trainer.model(**inputs).logits[:, :-1].float().log_softmax(-1)
+        ids = ids[:, -is_answer.shape[1] :]
+        return {"replay": _by_group(logits.gather(-1, ids[..., None])[..., 0], is_answer, 1)}
+
+    where = f"{trainer.args.output_dir}: stage.grpo.replay, step {trainer.state.global_step + 1}"
+    tolerance = flow.Tolerance.of(trainer.model, is_mixed=trainer.args.bf16 or trainer.args.fp16)
+    return flow.prove_rows(where, prompts, processor, score, tolerance, number=number) if prompts else {}
+
+
+def _nonsense(
+    targets: Targets,
+    collate: Callable[[Sequence[Mapping[str, str]]], dict[str, Tensor]],
+    rows: Sequence[int],
+    shown: Mapping[int, Prompt],
+) -> dict[str, Tensor]:
+    """Return a batch of rows with prompts shown otherwise and random words for answers."""
+    source = targets.source
+    targets.source = _Visible(source, shown)  # type: ignore[assignment]
+    try:
+        batch = collate([{"prompt": str(position)} for position in rows])
+    finally:
+        targets.source = source
+    for row, (ids, labels) in enumerate(zip(batch["input_ids"], batch["labels"], strict=True)):
+        is_answer = (labels != IGNORED).tolist()
+        seed = rows[row] + rows[:row].count(rows[row])
+        words = torch.tensor(flow.scrambled(ids.tolist(), is_answer, targets.processor, seed))
+        ids.copy_(words)
+        labels.copy_(torch.where(labels == IGNORED, labels, words))
+    return batch
 
 
 def _first_prompts(trainer: Any, source: PromptSource, wanted: int) -> dict[int, Prompt]:
@@ -238,6 +279,17 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
         with policy.asking():
             prove_images(where, model, processor, next(iter(looked_at.values())))
         return flow.prove_rows(where, looked_at, processor, score, tolerance)
+
+
+@contextlib.contextmanager
+def _outputs(model: Any) -> Iterator[list[Any]]:
+    """Keep what a model's passes give."""
+    seen: list[Any] = []
+    hook = model.register_forward_hook(lambda module, given, output: seen.append(output))
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 def _by_group(scores: Tensor, mask: Tensor, answers: int) -> list[list[Tensor]]:

@@ -29,6 +29,11 @@ def sft_trainer(bench, *, model=None, **changed):
     return bench.sft_trainer(model=(model.eval(), processor), **{"steps": 1, **changed})
 
 
+def replaying(bench, **changed):
+    replay = Replay(data=(), rows_per_step=2, weight=1.0)
+    return grpo_trainer(bench, replay=replay, replayed=bench.source(bench.set_of("report")), **changed)
+
+
 # --- what is planted: each takes a trainer, or a policy in evaluation, and breaks it
 
 
@@ -48,6 +53,7 @@ TOKENS = {  # what is made of the tokens of each volume of a pass, and of their 
         item - 0.5 * torch.stack(tokens).mean(0) if len(tokens) > 1 else item for item in tokens
     ],
     "not finite": lambda tokens, _: [item * torch.nan for item in tokens],
+    "rolled in training": lambda tokens, _: tokens[1:] + tokens[:1] if torch.is_grad_enabled() else tokens,
     "blind in training": lambda tokens, _: [0 * item if torch.is_grad_enabled() else item for item in tokens],
 }
 
@@ -273,6 +279,16 @@ def one_volume_for_all(trainer):
     trainer.compute_loss = broken
 
 
+def replay_exchanged(trainer):
+    real = trainer.targets.batch
+
+    def broken(rows):
+        batch = real(rows)
+        return {**batch, "pixel_values": batch["pixel_values"].roll(1, 0)}
+
+    trainer.targets.batch = broken
+
+
 WHOLE = {"train": ("encoder", "bridge", "language")}
 EYES = {"train": ("encoder", "bridge")}
 NEVER = {"share_prompts": "never"}
@@ -313,7 +329,14 @@ PLANTED = {  # name -> trainer, settings, what is broken, the clauses of which o
     "gradient turned round": (sft_trainer, {}, with_gradient(lambda one: -one), "slope"),
     "encoder without gradient": (sft_trainer, WHOLE, encoder_without_gradient, "gradient"),
     "language held": (sft_trainer, WHOLE, language_is_held, "gradient"),
-    "SFT: blind with gradients": (sft_trainer, {}, seen("blind in training"), "gradient|slope"),
+    "permuted with gradients": (grpo_trainer, {}, seen("rolled in training"), "own row|no other row|="),
+    "SFT: permuted with gradients": (
+        sft_trainer, {"rows_per_forward": 2}, seen("rolled in training"), "own row|no other row|row alone",
+    ),
+    "gradient x 0.8": (grpo_trainer, {}, with_gradient(lambda one: 0.8 * one), "slope"),
+    "SFT: gradient x 1.2": (sft_trainer, {}, with_gradient(lambda one: 1.2 * one), "slope"),
+    "replayed rows exchange volumes": (replaying, {}, replay_exchanged, "own row|no other row"),
+    "SFT: blind with gradients": (sft_trainer, {}, seen("blind in training"), "own row"),
 }  # fmt: skip
 
 
@@ -326,7 +349,7 @@ def test_what_is_broken_is_named_before_it_is_trained_on(bench, name):
     before = bench.flat(trainer.model)
     step = settings.get("steps", 1)
     stage_name = "sft" if make is sft_trainer else "grpo"
-    message = f"stage.{stage_name}, step {step}: pixel-flow proof, clause '[^']*({clause})"
+    message = f"stage.{stage_name}[^,]*, step {step}: pixel-flow proof, clause '[^']*({clause})"
     with pytest.raises(RunError, match=message):
         stage.train(trainer, bench.folder, resume=False)
     assert len(trainer.announce.steps) == step - 1
@@ -455,12 +478,10 @@ def test_published_models_with_eyes_are_healthy(bench, tmp_path, watching, kind,
 
 
 def test_replay_is_healthy(bench, watching):
-    replay = Replay(data=(), rows_per_step=2, weight=1.0)
-    reports = bench.source(bench.set_of("report"))
-    trainer = grpo_trainer(bench, replay=replay, replayed=reports, pixel_check_every_steps=1)
+    trainer = replaying(bench, pixel_check_every_steps=1)
     stage.train(trainer, bench.folder, resume=False)
     assert trainer.announce.steps[0]["replay_kl"] < 1e-6
-    assert len(watching) == 1
+    assert watching[0]["replay"] > 1e-4
 
 
 # --- what the proof leaves alone

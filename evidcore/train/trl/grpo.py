@@ -66,16 +66,21 @@ class ReplayTrainer(GroupTrainer):
         rows = self.keys.rows_per_step // (passes * processes)
         first = self.state.global_step * self.keys.rows_per_step + number * rows
         batch = self.targets.batch([{"prompt": str(first + index)} for index in range(rows)])
+        inputs, is_answer = self.answers_of(batch)
+        with torch.no_grad(), self._start() as start:
+            wanted = start(**inputs).logits[:, :-1]
+        given = model(**inputs).logits[:, :-1]
+        return row_divergence(wanted, given, is_answer).mean()
+
+    def answers_of(self, batch: dict[str, Tensor]) -> tuple[dict[str, Any], Bool[Tensor, "row token"]]:
+        """Return what the model is given to get the logits of answers alone, and which tokens these are."""
         is_answer = batch.pop("labels")[:, 1:] != IGNORED
         begin = int(is_answer.any(dim=0).nonzero()[0])  # of the first answer; before it no logits are needed
         is_answer = is_answer[:, begin:].to(self.accelerator.device)
         del batch["weights"]
         inputs: dict[str, Any] = {name: value.to(is_answer.device) for name, value in batch.items()}
         inputs |= {"use_cache": False, "logits_to_keep": is_answer.shape[1] + 1}  # the last predicts nothing
-        with torch.no_grad(), self._start() as start:
-            wanted = start(**inputs).logits[:, :-1]
-        given = model(**inputs).logits[:, :-1]
-        return row_divergence(wanted, given, is_answer).mean()
+        return inputs, is_answer
 
     @contextlib.contextmanager
     def _start(self) -> Iterator[Any]:
