@@ -154,7 +154,8 @@ def test_every_distribution_that_a_package_or_its_tests_import_is_declared(packa
     files = [path for path in modules(PLUGINS / package / "src") if not is_for_tests(path)]
     assert undeclared(files, declared | offered) == set()
     tests = modules(PLUGINS / package / "tests")
-    beside = {path.stem.replace("_", "-") for path in tests}
+    planted = (CORE.parent / "benchmarks").glob("planted*.py")
+    beside = {path.stem.replace("_", "-") for path in (*tests, *planted)}
     assert undeclared(tests, declared | offered | names_of(extras["test"]) | beside) == set()
 
 

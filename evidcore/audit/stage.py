@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from evidcore.contracts import Audit, EvalOptions, Row, StageContext, StageResult
 from evidcore.contracts.stage import Dependencies, Key, Problems, StageTraits, Workload
 from evidcore.errors import PluginError, RecipeError, did_you_mean
-from evidcore.evaluate.eval_stage import AnonymizedPolicy, EvalStage, training
+from evidcore.evaluate.eval_stage import AnonymizedPolicy, EvalStage, training, unwrapped
+from evidcore.proof.passes import prove_policy
 from evidcore.recipe import Recipe
 from evidcore.recipe.schema import RecipeContext
 from evidcore.registry import find
@@ -105,8 +106,10 @@ class AuditStage(EvalStage):
         lines, verdicts = {}, {}
         for use in self.data:
             asking = dataclasses.replace(asking, dataset=context.dataset(use.dataset))
+            prompts = self.prompts(use, context)
+            prove_policy(unwrapped(policy), prompts, context.where)
             result = audit(
-                policy, self.prompts(use, context), context.tasks[use.task], self.evaluation(use, context),
+                policy, prompts, context.tasks[use.task], self.evaluation(use, context),
                 training(use, context), asking, use.task, arm,
             )  # fmt: skip
             rows += [*result.rows(), *policy.rows(use.task, asking.max_new_tokens)]

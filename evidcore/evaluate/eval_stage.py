@@ -23,6 +23,7 @@ from evidcore.contracts.model import ForwardingPolicy
 from evidcore.contracts.stage import Key, Problems
 from evidcore.errors import EmptySplitError, PluginError, RecipeError
 from evidcore.evaluate.reference_lines import training_prompts
+from evidcore.proof.passes import prove_answers
 from evidcore.recipe import Recipe
 from evidcore.recipe.schema import DataUse, RecipeContext, Table
 from evidcore.registry import find, offers
@@ -33,9 +34,10 @@ from evidcore.registry.signature import component_class
 class AnonymizedPolicy(ForwardingPolicy):
     """Stands before a policy that is measured, so that nothing but its eyes can give it the answer."""
 
-    def __init__(self, policy: Policy) -> None:
-        """Take the policy; one that is sealed already is taken as it is."""
+    def __init__(self, policy: Policy, where: str = "policy") -> None:
+        """Take the policy; one that is sealed already is taken as it is. `where` is for errors."""
         self._policy, self.caveat = unwrapped(policy), policy.caveat
+        self._where = policy._where if isinstance(policy, AnonymizedPolicy) else where
         self.cut_off: list[bool] = policy.cut_off if isinstance(policy, AnonymizedPolicy) else []
 
     def forward(self, method: str, prompts: Sequence[Prompt], *columns: Any, **settings: Any) -> Any:
@@ -44,6 +46,8 @@ class AnonymizedPolicy(ForwardingPolicy):
         if method == "log_likelihoods":
             return self._policy.log_likelihoods(sealed, *columns)
         written = self._policy.complete(sealed, **settings)
+        if not self.cut_off:  # the first answers of a data entry
+            prove_answers(self._policy, sealed, written, self._where, **settings)
         self.cut_off += [item.is_cut_off for item in written]
         return written if method == "complete" else [item.text for item in written]
 
@@ -144,7 +148,7 @@ class EvalStage(Stage):
         """Ask every question of the data entries."""
         self.check(context)
         policy = context.policy(prompts_per_pass=self.prompts_per_batch)
-        return self.ask(AnonymizedPolicy(policy), self.asking(context), context)
+        return self.ask(AnonymizedPolicy(policy, context.where), self.asking(context), context)
 
     def asking(self, context: StageContext) -> EvalOptions:
         """Return how a policy is asked."""

@@ -3,6 +3,8 @@
 import contextlib
 import copy
 import dataclasses
+import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from evidcore.case import Episode, Prompt
 from evidcore.compute.processes import rng_preserved
-from evidcore.contracts import Policy
+from evidcore.contracts import Completion, Policy
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import VolumeProcessor
@@ -26,6 +28,7 @@ QUESTIONS = 3  # of an evaluation's
 ANSWER_TOKENS = 32  # at most, in a proof of GRPO
 WORDS = 8  # of the nonsense that questions are answered by
 CANDIDATES = 4  # for each question
+TIE = 1.0  # nats, between words either of which may be written
 
 
 @dataclasses.dataclass
@@ -74,8 +77,6 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
 
     `number` counts the proofs before; with `slopes`, gradients are compared with finite differences.
     """
-    from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
-
     processor, answers = trainer.processing_class, trainer.num_generations
     with trainer.clock.part("proof", whole=True), undisturbed(trainer):
         prompts = _first_prompts(trainer, trainer.source, GROUPS)
@@ -96,8 +97,8 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
                 rows = [{"prompt": str(position)} for position in positions for _ in range(answers)]
                 batch = trainer._generate_and_score_completions(rows)
                 # with gradients, and as many rows at once as in training
-                for part in split_tensor_dict(split_pixel_values_by_grid(batch), max(1, len(rows) // size)):
-                    trainer.compute_loss(trainer.model_wrapped, unsplit_pixel_values_by_grid(part))
+                for part in trainer.parts_of(batch, max(1, len(rows) // size)):
+                    trainer.compute_loss(trainer.model_wrapped, trainer.whole(part))
                     assert proof.policy is not None  # every look computes the loss
                     policy.append(proof.policy.detach())
             proof.policy = torch.cat(policy)
@@ -151,7 +152,8 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
                     with _outputs(trainer.model) as seen:
                         trainer.compute_loss(trainer.model_wrapped, batch_of(some, shown))
                     [output] = [one for one in seen if getattr(one, "log_probs", None) is not None]
-                    scores += _by_group(output.log_probs, output.label_mask.bool(), many)
+                    answers = len(output.log_probs) // len(some)  # a packed volume is one row
+                    scores += _by_group(output.log_probs, output.label_mask.bool(), answers)
             return {"policy": scores}
 
         def objective() -> Tensor:
@@ -290,6 +292,32 @@ def _outputs(model: Any) -> Iterator[list[Any]]:
         yield seen
     finally:
         hook.remove()
+
+
+def prove_answers(
+    policy: Policy, prompts: Sequence[Prompt], written: Sequence[Completion], where: str, **asked: Any
+) -> None:
+    """Prove that greedy answers are those to their own prompts: some are asked again, without the others.
+
+    Where two words are all but equally likely, each may be written; nothing is said of answers with tools.
+    """
+    if not isinstance(policy, VLMPolicy) or asked.get("temperature"):
+        return
+    places = random.Random(0).sample(range(len(prompts)), min(QUESTIONS, len(prompts)))
+    for place in places:
+        given, (alone,) = written[place], policy.complete([prompts[place]], **asked)
+        ways = [re.findall(r"\s*\S+", item.text) for item in (given, alone)]
+        apart = next((at for at, pair in enumerate(zip(*ways, strict=False)) if len({*pair}) > 1), None)
+        if apart is None or given.turns or alone.turns:
+            continue
+        texts = ["".join(way[: apart + 1]) for way in ways]
+        [(ours, likely)] = policy.log_likelihoods([prompts[place]], [texts])
+        if likely - ours > TIE:
+            flow.stop(
+                where, "own answer", f"the answer to prompt {prompts[place].id!r} has a word that is "
+                f"{likely - ours:.1f} nats less likely than what is answered to it alone.",
+                "how answers are dealt to questions, and what is shared between rows that are sampled",
+            )  # fmt: skip
 
 
 def _by_group(scores: Tensor, mask: Tensor, answers: int) -> list[list[Tensor]]:

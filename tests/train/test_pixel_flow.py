@@ -9,6 +9,7 @@ from torch import nn
 
 from evidcore.contracts import Patches, Prefix
 from evidcore.errors import RunError
+from evidcore.evaluate.eval_stage import AnonymizedPolicy
 from evidcore.model.policy import VLMPolicy
 from evidcore.proof.flow import Tolerance, prove_gradient
 from evidcore.proof.passes import prove_groups, prove_policy, prove_targets
@@ -376,6 +377,31 @@ def test_what_is_broken_is_named_before_it_is_measured(bench, name):
     prompts = [bench.source()[place].prompt for place in range(4)]
     with pytest.raises(RunError, match=f"02-evaluate: pixel-flow proof, clause '[^']*({clause})"):
         prove_policy(VLMPolicy(model, processor), prompts, "02-evaluate")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dealt", ["to the next", "the first's to all", "to their own"])
+def test_answers_of_other_questions_are_named_before_they_are_measured(bench, monkeypatch, dealt):
+    model, processor = bench.model()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(100)  # it is sure of what it says, and says other things of other volumes
+    policy = VLMPolicy(model, processor)
+    real = policy.complete
+
+    def broken(prompts, **asked):
+        written = real(prompts, **asked)
+        if dealt == "to their own":
+            return written
+        return written[1:] + written[:1] if dealt == "to the next" else written[:1] * len(written)
+
+    monkeypatch.setattr(policy, "complete", broken)
+    prompts = [bench.source()[place].prompt for place in range(12)]
+    asked = AnonymizedPolicy(policy, "02-evaluate")
+    if dealt == "to their own":
+        assert len(set(asked.generate(prompts, max_new_tokens=8))) > 3
+        return
+    with pytest.raises(RunError, match="02-evaluate: pixel-flow proof, clause 'own answer'"):
+        asked.generate(prompts, max_new_tokens=8)
 
 
 # --- what is healthy

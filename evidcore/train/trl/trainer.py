@@ -222,16 +222,23 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self.prove_pixels(prove_groups, self._step % self.args.gradient_accumulation_steps)
         every = self.args.steps_per_generation * self.num_iterations
         if self._step % every == 0 or self._buffered_inputs is None:
-            batch = split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch))
-            parts = split_tensor_dict(batch, self.args.steps_per_generation)
+            batch = self._generate_and_score_completions(generation_batch)
+            parts = self.parts_of(batch, self.args.steps_per_generation)
             if not self.beta and self.loss_type == "grpo" and not self._entropy_bonus_enabled:
                 answers = self.num_generations
                 live = [int(live_groups(part["advantages"], answers).sum()) for part in parts]
                 counts = self.accelerator.gather(torch.tensor([live], device=self.accelerator.device))
                 most = counts.amax(0).clamp(min=1).tolist()  # in every process as many
                 parts = [without_dead_groups(one, answers, few) for one, few in zip(parts, most, strict=True)]
-            self._buffered_inputs = [unsplit_pixel_values_by_grid(part) for part in parts]
+            self._buffered_inputs = [self.whole(part) for part in parts]
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    @staticmethod
+    def parts_of(batch: Any, count: int) -> Any:
+        """Deal answers to passes, images row by row; `whole` puts those of a pass together."""
+        return split_tensor_dict(split_pixel_values_by_grid(batch), count)
+
+    whole = staticmethod(unsplit_pixel_values_by_grid)
 
     def _generate_and_score_completions(self, inputs: Sequence[Mapping[str, str]]) -> Any:
         """Let trl do its part, then tell what was judged."""
