@@ -122,8 +122,7 @@ class Zoom(CropTool):
             arguments = {**arguments, "slice": _depth(crops[0])[0]}
         tag, shown = super().__call__(arguments, prompt)
         assert isinstance(shown, VisualPart)
-        assert shown.crop.box_zyx is not None
-        _, _, y0, y1, x0, x1 = shown.crop.box_zyx
+        _, _, y0, y1, x0, x1 = read_geometry(shown.crop.volume).box_of(shown.crop)
         shorter, longer = sorted((y1 - y0, x1 - x0))
         if longer > self.largest_aspect * shorter:
             raise ValueError(
