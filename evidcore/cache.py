@@ -64,8 +64,7 @@ class CorruptEntry(Exception):
 
 def cache_folder() -> Path:
     """Return the folder for everything that can be made again: EVID_CACHE, else the user's cache folder."""
-    named = os.environ.get("EVID_CACHE")
-    if named:
+    if named := os.environ.get("EVID_CACHE"):
         return Path(named).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "evidcore"
 
@@ -182,9 +181,7 @@ class Cache:
     def folder(self, key: Key, fill: Callable[[Path], object]) -> Path:
         """Return the path of a folder, made if it is not there; it stays while this process lives.
 
-        Processes that want the same one wait for the first.
-
-        `fill` writes the files into an empty folder.
+        `fill` writes the files into an empty folder. Processes that want the same one wait for the first.
         """
         from filelock import FileLock
 

@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 
 import evidcore_testing as testing
-import nibabel
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,7 @@ from evidcore_plugin_reports.endpoint import Endpoint
 from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_plugin_reports.scorers import FindingsF1
 from evidcore_plugin_reports.text_models import Pretrained
+from evidcore_testing.data import save_nifti
 from evidcore_testing.fixtures import volume_cases
 from evidcore_testing.recipes import phantoms, recipe_text
 from PIL import Image
@@ -41,8 +41,7 @@ def test_every_kind_has_its_check():
 
 
 def write_nifti(path, array):
-    nibabel.save(nibabel.Nifti1Image(array.T, np.diag([-1.0, -2.0, 3.0, 1.0])), path)
-    return VolumeRef(path=path)
+    return VolumeRef(path=save_nifti(path, array))
 
 
 def write_array(path, array):

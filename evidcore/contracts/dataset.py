@@ -73,6 +73,7 @@ class Dataset(Excluding, ABC):
 
     findings: tuple[str, ...] = ()  # the finding vocabulary, in a fixed order; empty where there is none
     left_out: Mapping[Split, Mapping[str, str]] = MappingProxyType({})  # case id -> why, of the last walk
+    derived_from: "Dataset | None" = None  # whose cases it changes: asked where this one says nothing itself
 
     @abstractmethod
     def cases(self, split: Split) -> Iterable[Case]:
@@ -84,7 +85,7 @@ class Dataset(Excluding, ABC):
 
     def unlisted(self) -> Iterable[str]:
         """Say, a message each, what in the set's own tables cannot be read as a case or a part of one."""
-        return ()
+        return () if self.derived_from is None else self.derived_from.unlisted()
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -95,7 +96,7 @@ class Dataset(Excluding, ABC):
 
         Grids and all else in the volumes stay as they are. Where the finding is absent nothing changes.
         """
-        return None
+        return None if self.derived_from is None else self.derived_from.without(case, finding)
 
 
 class View(ABC):

@@ -109,7 +109,7 @@ class SegmenterSession(ABC):
                 holds no slice or one that the volume lacks, or a prompt lies outside the volume or the
                 window, is empty, or is a mask of another grid or type; names the value and what is right.
         """
-        z, y, x = shape_zyx
+        z = shape_zyx[0]
         taken = " or ".join(kind.__name__ for kind in cls.takes)
         if not prompts:
             raise ValueError(f"{path}: no prompt was given. Give at least one {taken}.")
@@ -124,8 +124,7 @@ class SegmenterSession(ABC):
                 given = prompt if isinstance(prompt, TextPrompt) else type(prompt).__name__
                 text = f"{path}: {cls.__name__} takes {taken}, got {given}."
                 raise ValueError(f"{text} Give one of these, or name a segmenter that takes it.")
-            wrong = _unusable(prompt, (z, y, x))
-            if wrong:
+            if wrong := _unusable(prompt, shape_zyx):
                 raise ValueError(f"{path}: {wrong}")
             if not isinstance(prompt, TextPrompt) and not start <= prompt.z < stop:
                 raise ValueError(

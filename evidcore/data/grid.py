@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.case import Intensity
+from evidcore.case import Crop, Intensity
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -35,6 +35,11 @@ class Geometry:
         """Distance between neighbouring voxel centres."""
         z, y, x = np.linalg.norm(self.affine[:3, :3], axis=0)
         return float(z), float(y), float(x)
+
+    def box_of(self, crop: Crop) -> tuple[int, int, int, int, int, int]:
+        """Return what a crop of the grid holds, z0, z1, y0, y1, x0, x1: all where it has no box."""
+        z, y, x = self.shape_zyx
+        return crop.box_zyx or (0, z, 0, y, 0, x)
 
     def apart_voxels(self, other: Geometry) -> float:
         """Measure how far the corners of two grids of equal shape lie apart, in voxels of this one."""

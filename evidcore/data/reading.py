@@ -106,10 +106,8 @@ def read_error(ref: VolumeRef, cache_folder: Path) -> str | None:
     """
     state = file_state(ref.path)
     mark = [] if state is None else reader_mark(ref.path)
-    cache, key = (
-        Cache("usable", cache_folder),
-        [READING, os.path.realpath(ref.path), ref.to_params(), state, mark],
-    )
+    cache = Cache("usable", cache_folder)
+    key = [READING, os.path.realpath(ref.path), ref.to_params(), state, mark]
     cached = None if state is None else cache.get(key)
     if cached is None:
         cached, lasts = b"", state is not None

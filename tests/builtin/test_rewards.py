@@ -1,24 +1,21 @@
 import math
 
 from evidcore_plugin_reports.task import ReportTask
-from evidcore_testing.checks_reward import check_reward
+from evidcore_testing.checks_reward import answer_group, check_reward
 
-from evidcore.api import Case, Finding, Report, Rollout, Score, VolumeRef
+from evidcore.api import Case, Finding, Report, Score, VolumeRef
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
 from evidcore.builtin.views import Volume
 
 CASE = Case(
     id="a", patient="p", volumes=(VolumeRef(path="a.nii"),), report=Report(text="There is emphysema."),
-    findings=(*(Finding(name=name) for name in ("emphysema", "lung nodule")),
-              *(Finding(name=name, state="absent") for name in ("cardiomegaly", "hiatal hernia")),
-              Finding(name="consolidation", state="uncertain")),
+    findings=(Finding(name="emphysema"), Finding(name="cardiomegaly", state="absent")),
 )  # fmt: skip
 
 
-def rollouts(task, *texts, case=CASE):
-    (prompt,) = task.prompts(case, Volume(), 1)
-    return [Rollout(prompt=prompt, group=0, text=text, answer=task.parse(prompt, text)) for text in texts]
+def rollouts(task, *texts):
+    return answer_group(task, *task.prompts(CASE, Volume(), 1), texts)
 
 
 CHOICE = Choice(think=False, options_per_question=2)

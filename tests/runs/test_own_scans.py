@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_testing import tiny_vision_language
+from evidcore_testing.data import save_nifti
 
 from evidcore.recipe import load
 
@@ -65,10 +65,9 @@ def run_trainer(folder: Path) -> None:
 def test_generated_scans_come_to_a_page_by_the_commands_of_readme(tmp_path):
     scans = []
     for number in range(6):
-        scan = np.random.default_rng(number).normal(0, 20, (32, 32, 5)).astype(np.int16)
-        scan[:4] = -1000
-        scans.append(tmp_path / f"scan{number}.nii.gz")
-        nibabel.save(nibabel.Nifti1Image(scan, np.diag([-2.0, -2.0, 5.0, 1.0])), scans[-1])
+        scan = np.random.default_rng(number).normal(0, 20, (5, 32, 32)).astype(np.int16)
+        scan[..., :4] = -1000
+        scans.append(save_nifti(tmp_path / f"scan{number}.nii.gz", scan, (5.0, 2.0, 2.0)))
     questions(tmp_path, [path.relative_to(tmp_path) for path in scans])
     run_trainer(tmp_path)
 

@@ -3,11 +3,11 @@
 import dataclasses
 import tracemalloc
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_audit.occlusion import Occluded, OccludedElsewhere, _elsewhere
 from evidcore_plugin_audit.occlusion_map import _pointing
+from evidcore_testing.data import save_nifti
 from PIL import Image
 
 from evidcore.api import Case, Crop, Finding, MaskRef, Prompt, Question, TextPart, VisualPart, VolumeRef, read
@@ -37,10 +37,8 @@ def case(tmp_path):
     hu[BODY] = 0.0
     hu[SPLEEN], hu[SPINE] = 150.0, 600.0
     hu += rng.normal(0, 10, SHAPE)
-    path = tmp_path / "scan.nii.gz"
-    # stored from left to right and from front to back: reading turns it
-    image = nibabel.Nifti1Image(hu.astype(np.int16).transpose(2, 1, 0)[::-1], np.diag([4.0, -4.0, 4.0, 1.0]))
-    nibabel.save(image, path)
+    # stored from left to right: reading turns it
+    path = save_nifti(tmp_path / "scan.nii.gz", hu.astype(np.int16), (4.0, 4.0, 4.0), "RPS")
     np.savez(tmp_path / "masks.npz", **MASKS)
     spleen = "left spleen"
     kinds = {"present": (spleen, "absent"), "larger": ("spine", spleen), "side": ("left", "right")}

@@ -6,14 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
+from evidcore_testing.data import save_nifti
 from evidcore_testing.recipes import recipe_text
-
-
-def save(path, array):
-    nibabel.save(nibabel.Nifti1Image(array, np.diag([-3.0, -3.0, 5.0, 1.0])), path)
 
 
 @pytest.fixture
@@ -21,8 +17,8 @@ def folder(tmp_path):
     rng = np.random.default_rng(0)
     rows = ["id,volume,split,nodule,cyst"]
     for number in range(3):
-        pattern = rng.normal(-300, 500, (30, 30, 1)).clip(-1000)
-        save(tmp_path / f"c{number}.nii.gz", (pattern + rng.normal(0, 20, (30, 30, 12))).astype(np.int16))
+        hu = rng.normal(-300, 500, (30, 30)).clip(-1000) + rng.normal(0, 20, (12, 30, 30))
+        save_nifti(tmp_path / f"c{number}.nii.gz", hu.astype(np.int16), (5.0, 3.0, 3.0))
         rows.append(f"c{number},c{number}.nii.gz,train,{number % 2},{(number + 1) % 2}")
     (tmp_path / "cases.csv").write_text("\n".join(rows) + "\n")
     return tmp_path
@@ -90,8 +86,8 @@ def test_what_cannot_be_checked_exits_with_2(evid, tmp_path, name, said):
 
 
 def test_intensity_of_a_folder_can_be_arbitrary(evid, folder):
-    array = np.random.default_rng(0).uniform(0, 1, (30, 30, 12)).astype(np.float32)
-    save(folder / "c0.nii.gz", array)
+    array = np.random.default_rng(0).uniform(0, 1, (12, 30, 30)).astype(np.float32)
+    save_nifti(folder / "c0.nii.gz", array, (5.0, 3.0, 3.0))
     assert "scaled to a unit range" in evid("data", "check", folder, "--processes", 1, exit_code=1).output
     evid("data", "check", folder, "--processes", 1, "--intensity", "arbitrary")
 

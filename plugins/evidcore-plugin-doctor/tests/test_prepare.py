@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import psutil
 import pytest
 from click.testing import CliRunner
+from evidcore_testing.data import save_nifti
 from evidcore_testing.recipes import recipe_text
 
 from evidcore.api import Cache, VolumeRef, read
@@ -32,8 +32,8 @@ def scans(tmp_path, monkeypatch) -> Path:
     noise = np.random.default_rng(0)
     rows = ["id,volume,patient,split"]
     for number in range(CASES):
-        values = noise.integers(-1000, 1000, (200, 220, 13)).astype(np.int16)
-        nibabel.save(nibabel.Nifti1Image(values, np.diag([-1.0, -1, 3, 1])), tmp_path / f"{number}.nii")
+        values = noise.integers(-1000, 1000, (13, 220, 200)).astype(np.int16)
+        save_nifti(tmp_path / f"{number}.nii", values, (3.0, 1.0, 1.0))
         rows.append(f"{number},{number}.nii,p{number},{'test' if number % 3 == 2 else 'train'}")
     (tmp_path / "4.nii").write_bytes((tmp_path / "4.nii").read_bytes()[:-5])
     (tmp_path / "cases.csv").write_text("\n".join(rows) + "\n")

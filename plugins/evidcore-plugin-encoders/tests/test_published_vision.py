@@ -4,12 +4,12 @@ import csv
 import inspect
 import json
 
-import nibabel
 import numpy as np
 import pytest
 import torch
 from evidcore_plugin_encoders.published_vision import PublishedTokens, PublishedVision
 from evidcore_testing import check_bridge, check_encoder, tiny_language, tiny_vision_language
+from evidcore_testing.data import save_nifti
 from evidcore_testing.recipes import recipe_text
 from PIL import Image
 from published import FAMILIES, write_published
@@ -140,9 +140,7 @@ def test_a_montage_in_three_windows_is_seen_in_their_colours(folder, stock, tmp_
     """Four slices of half the picture's side lie in it pixel by pixel, so that their colours are known."""
     side = own(folder)[0].model.encoder.input.size_zyx[1]
     values = np.random.default_rng(1).integers(-1200, 1200, (4, side // 2, side // 2)).astype(np.int16)
-    affine = np.diag([-1.0, -1.0, 1.0, 1.0])  # x to the left, y to posterior, as slices are shown
-    nibabel.save(nibabel.Nifti1Image(values.transpose(2, 1, 0), affine), tmp_path / "scan.nii.gz")
-    scan = VolumeRef(path=str(tmp_path / "scan.nii.gz"), intensity="hu")
+    scan = VolumeRef(path=str(save_nifti(tmp_path / "scan.nii.gz", values, (1.0, 1.0, 1.0))), intensity="hu")
     view = {"use": "montage", "rows": 2, "columns": 2}
     model, processor = own(folder, view=view, windows=MEDGEMMA)
     prompts = prompts_of([Case(id="scan", patient=None, volumes=(scan,))], view)
@@ -285,9 +283,8 @@ def quiz(folder):
     """Write eight scans and a question about each, half of them for the test."""
     rows = [["id", "image", "patient", "split", "question", "A", "B", "answer"]]
     for number in range(8):
-        values = np.random.default_rng(number).normal(40, 200, (32, 32, 16)).astype(np.int16)
-        scan = nibabel.Nifti1Image(values, np.diag([-5.0, -5.0, 8.0, 1.0]))
-        nibabel.save(scan, folder / f"{number}.nii.gz")
+        values = np.random.default_rng(number).normal(40, 200, (16, 32, 32)).astype(np.int16)
+        save_nifti(folder / f"{number}.nii.gz", values, (8.0, 5.0, 5.0))
         split, answer = ("train", "test")[number // 4], "AB"[number % 2]
         patient = [number, f"{number}.nii.gz", f"p{number}", split]
         rows.append([*patient, "What is this?", "air", "tissue", answer])

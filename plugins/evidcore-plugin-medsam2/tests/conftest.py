@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
+from evidcore_testing.data import save_nifti
 
 sys.path.insert(0, str(Path(__file__).parent))  # seeded, stock
 
@@ -22,16 +22,8 @@ def values():
 
 
 @pytest.fixture(scope="session")
-def write():
-    def save(path, array):
-        nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([-1.0, -1.0, 3.0, 1.0])), path)
-
-    return save
-
-
-@pytest.fixture(scope="session")
-def home(tmp_path_factory, values, write):
+def home(tmp_path_factory, values):
     folder = tmp_path_factory.mktemp("home")
     seeded_model(small_config()).save_pretrained(folder / "small")
-    write(folder / "scan.nii.gz", values)
+    save_nifti(folder / "scan.nii.gz", values, (3.0, 1.0, 1.0))
     return folder

@@ -4,6 +4,7 @@ import torch
 from evidcore_plugin_medsam2.pixels import greys, pixels, to_slice
 from evidcore_plugin_medsam2.segmenter import MedSam2
 from evidcore_testing import check_segmenter
+from evidcore_testing.data import save_nifti
 from seeded import SMALL_PX, seeded_model, small_config
 from stock import StockSession
 
@@ -146,25 +147,25 @@ def test_the_window_of_intensities_is_an_option(home):
     assert (wide.mask([BOX]) != segmenter(home).session(scan(home)).mask([BOX])).any()
 
 
-def test_arbitrary_intensities_are_shown_by_their_percentiles(home, tmp_path, values, write):
+def test_arbitrary_intensities_are_shown_by_their_percentiles(home, tmp_path, values):
     array = values.astype(np.float32)
     low, high = np.percentile(array, [0.5, 99.5])
-    write(tmp_path / "mr.nii.gz", array / 1024)  # a power of two: the greys are the same to the bit
-    write(tmp_path / "same.nii.gz", array)
+    save_nifti(tmp_path / "mr.nii.gz", array / 1024)  # a power of two: the greys are the same to the bit
+    save_nifti(tmp_path / "same.nii.gz", array)
     hu = segmenter(home, window_hu=(float(low), float(high))).session(scan(tmp_path, "same.nii.gz"))
     mr = segmenter(home).session(scan(tmp_path, "mr.nii.gz", intensity="arbitrary"))
     np.testing.assert_array_equal(mr.look([3]).coarse, hu.look([3]).coarse)
 
 
-def test_a_volume_of_one_value_is_grey_and_no_error(home, tmp_path, write):
-    write(tmp_path / "flat.nii.gz", np.full(SHAPE, 7, dtype=np.int16))
+def test_a_volume_of_one_value_is_grey_and_no_error(home, tmp_path):
+    save_nifti(tmp_path / "flat.nii.gz", np.full(SHAPE, 7, dtype=np.int16))
     session = segmenter(home).session(scan(tmp_path, "flat.nii.gz", intensity="arbitrary"))
     assert session.mask([BOX]).shape == SHAPE
 
 
-def test_bytes_are_taken_as_they_are_and_nothing_else_is(home, tmp_path, values, write):
+def test_bytes_are_taken_as_they_are_and_nothing_else_is(home, tmp_path, values):
     shown = np.stack([greys(plane, -160, 240) for plane in values])
-    write(tmp_path / "bytes.nii.gz", shown)
+    save_nifti(tmp_path / "bytes.nii.gz", shown)
     session = segmenter(home, arbitrary="bytes").session(
         scan(tmp_path, "bytes.nii.gz", intensity="arbitrary")
     )

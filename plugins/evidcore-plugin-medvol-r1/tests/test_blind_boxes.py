@@ -3,13 +3,13 @@
 import dataclasses
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_medvol_r1.blind_boxes import USUAL, WORDED, best_answers
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.scan_facts import stated
 from evidcore_testing.checks_evaluation import Repeats
+from evidcore_testing.data import save_nifti
 from filled_boxes import Boxed, Fills, Nothing
 
 from evidcore.api import EvalOptions
@@ -50,8 +50,7 @@ def cases(tmp_path):
         box = (3, 1 + 6 * is_high, 5 + 6 * is_high, 2 + 10 * side, 8 + 10 * side)
         mask = np.zeros(SHAPE, dtype=bool)
         mask[:, box[1] : box[2], box[3] : box[4]] = True
-        path = tmp_path / f"{number}.nii"
-        nibabel.save(nibabel.Nifti1Image(np.zeros(SHAPE[::-1], np.int16), np.eye(4)), path)
+        path = save_nifti(tmp_path / f"{number}.nii", np.zeros(SHAPE, np.int16), (1.0, 1.0, 1.0))
         np.savez(tmp_path / f"{number}.npz", block=mask)
         masks = {"block": MaskRef(path=str(tmp_path / f"{number}.npz"), key="block")}
         notes = {"gold": {"block": " ".join(map(str, box))}, "words": "high" if is_high else "low"}

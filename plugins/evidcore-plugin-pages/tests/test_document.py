@@ -8,12 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_pages.document import document, write_page
 from evidcore_plugin_pages.gallery import Gallery
 from evidcore_plugin_pages.record import read_record
+from evidcore_testing.data import save_nifti
 from evidcore_testing.recipes import recipe_text
 from markupsafe import escape
 
@@ -240,8 +240,7 @@ def test_a_run_has_none_of_its_data_made_anew(fake_run, tmp_path, monkeypatch):
 
 def noise(path: Path, size: tuple[int, int, int], seed: int) -> Crop:
     values = np.random.default_rng(seed).normal(0, 300, size).astype(np.int16)
-    nibabel.save(nibabel.Nifti1Image(values.T, np.diag([-1.0, -1.0, 3.0, 1.0])), path)
-    return Crop(volume=VolumeRef(path=str(path)))
+    return Crop(volume=VolumeRef(path=str(save_nifti(path, values, (3.0, 1.0, 1.0)))))
 
 
 def test_a_large_noisy_volume_leaves_room_for_others(bare_run, tmp_path):

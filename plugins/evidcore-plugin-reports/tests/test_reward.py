@@ -5,9 +5,9 @@ from evidcore_plugin_reports.labelers import Phrases
 from evidcore_plugin_reports.reward import ReportFindings
 from evidcore_plugin_reports.scorers import FindingsF1
 from evidcore_plugin_reports.task import ReportTask
-from evidcore_testing.checks_reward import check_reward
+from evidcore_testing.checks_reward import answer_group, check_reward
 
-from evidcore.api import Answer, Case, Finding, Report, Rollout, Unscored, VolumeRef
+from evidcore.api import Answer, Case, Finding, Report, Unscored, VolumeRef
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 
@@ -20,8 +20,7 @@ CASE = Case(
 
 
 def rollouts(task, *texts, case=CASE):
-    (prompt,) = task.prompts(case, Volume(), 1)
-    return [Rollout(prompt=prompt, group=0, text=text, answer=task.parse(prompt, text)) for text in texts]
+    return answer_group(task, *task.prompts(case, Volume(), 1), texts)
 
 
 CHOICE = Choice(think=False, options_per_question=2)

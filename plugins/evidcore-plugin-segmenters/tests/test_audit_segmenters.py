@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_segmenters.audit.audit_segmenters import audit_segmenters
+from evidcore_testing.data import save_nifti
 
 from evidcore.api import Case, DataError, MaskRef, Segmenter, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt, SegmenterSession
@@ -86,9 +86,7 @@ def built(offered):
 def write(folder, number, mask, patient="own"):
     rng = np.random.default_rng(number)
     hu = np.where(truth(number), 60, -50) + rng.normal(0, 10, SHAPE)
-    path = folder / f"{number}.nii"
-    image = nibabel.Nifti1Image(hu.astype(np.int16).transpose(2, 1, 0), np.diag([-2.0, -2.0, 5.0, 1.0]))
-    nibabel.save(image, path)
+    path = save_nifti(folder / f"{number}.nii", hu.astype(np.int16), (5.0, 2.0, 2.0))
     np.savez_compressed(path.with_suffix(".npz"), block=mask)
     return Case(
         id=f"case-{number}",

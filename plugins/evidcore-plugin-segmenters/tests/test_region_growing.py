@@ -1,6 +1,5 @@
 """Segmenter `region-growing` on phantoms whose objects are known."""
 
-import nibabel
 import numpy as np
 import pytest
 import SimpleITK as sitk
@@ -17,6 +16,7 @@ from evidcore_plugin_segmenters.growth import (
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_plugin_segmenters.regions import moved, tight_box
 from evidcore_testing import check_segmenter, prompts_from, volume_case
+from evidcore_testing.data import save_nifti
 from scipy import ndimage
 
 from evidcore.api import Box, VolumeRef, read, read_mask
@@ -34,9 +34,7 @@ def ellipsoid(centre, radii, shape=SHAPE):
 
 
 def write(path, array):
-    dz, dy, dx = SPACING
-    nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([-dx, -dy, dz, 1.0])), path)
-    return VolumeRef(path=str(path))
+    return VolumeRef(path=str(save_nifti(path, array, SPACING)))
 
 
 def abdomen(path, seed):

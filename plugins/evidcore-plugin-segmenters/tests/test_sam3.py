@@ -1,12 +1,12 @@
 """Segmenter `sam3` on small random weights of transformers' own classes; none here has published ones."""
 
-import nibabel
 import numpy as np
 import pytest
 import torch
 import transformers
 from evidcore_plugin_segmenters.sam3 import Sam3
 from evidcore_testing import check_segmenter
+from evidcore_testing.data import save_nifti
 from safetensors.torch import load_file, save_file
 
 from evidcore.api import DataError, Segmenter, VolumeRef
@@ -72,8 +72,7 @@ def scan(path, intensity="hu"):
     hu = np.random.default_rng(3).normal(0, 80, SHAPE).round()
     for z in range(SHAPE[0]):
         hu[z, 2 + z : 6 + z, 3 + 2 * z : 7 + 2 * z] = 400
-    image = hu.transpose(2, 1, 0).astype(np.int16)
-    nibabel.save(nibabel.Nifti1Image(image, np.diag([-1.0, -1.0, 3.0, 1.0])), path)
+    save_nifti(path, hu.astype(np.int16), (3.0, 1.0, 1.0))
     return VolumeRef(path=str(path), intensity=intensity), hu
 
 

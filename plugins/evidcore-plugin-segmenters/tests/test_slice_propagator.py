@@ -2,7 +2,6 @@
 
 import json
 
-import nibabel
 import numpy as np
 import pytest
 import torch
@@ -11,6 +10,7 @@ from evidcore_plugin_segmenters.propagator_fit import PropagatorFit
 from evidcore_plugin_segmenters.regions import tight_box
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from evidcore_testing import check_fit, check_segmenter, prompts_from
+from evidcore_testing.data import save_nifti
 from safetensors.torch import load_file, save_file
 
 from evidcore.api import Box, Case, DataError, MaskRef, VolumeRef, read, read_mask
@@ -31,13 +31,12 @@ def ball_case(folder, number):
     places = zip((z, y, x), centre, radii, strict=True)
     inside = sum(((place - middle) / radius) ** 2 for place, middle, radius in places) <= 1
     hu = np.where(inside, 80.0, -60.0) + rng.normal(0, 20, SHAPE)
-    voxels = hu.round().astype(np.int16).transpose(2, 1, 0)
-    nibabel.save(nibabel.Nifti1Image(voxels, np.diag([-2.0, -2.0, 4.0, 1.0])), folder / f"{number}.nii")
+    path = save_nifti(folder / f"{number}.nii", hu.round().astype(np.int16), (4.0, 2.0, 2.0))
     np.savez_compressed(folder / f"{number}.npz", ball=inside)
     return Case(
         id=f"ball-{number}",
         patient=f"patient-{number}",
-        volumes=(VolumeRef(path=str(folder / f"{number}.nii")),),
+        volumes=(VolumeRef(path=str(path)),),
         masks={"ball": MaskRef(path=str(folder / f"{number}.npz"), key="ball")},
     )
 

@@ -4,11 +4,11 @@ import hashlib
 import sys
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_segmenters.voxtell import VoxTell
 from evidcore_testing import check_segmenter
+from evidcore_testing.data import save_nifti
 
 from evidcore.api import DataError, Segmenter, VolumeRef, read
 from evidcore.errors import PluginError
@@ -39,9 +39,7 @@ def options(tmp_path):
 def ref(tmp_path):
     """Noise that a scanner stored head first and patient's right first."""
     hu = np.random.default_rng(5).normal(40, 100, SHAPE).round()
-    path = tmp_path / "scan.nii"
-    image = nibabel.Nifti1Image(hu.transpose(2, 1, 0).astype(np.int16), np.diag([1.0, 1.0, -3.0, 1.0]))
-    nibabel.save(image, path)
+    path = save_nifti(tmp_path / "scan.nii", hu[::-1, ::-1, ::-1].astype(np.int16), (3.0, 1.0, 1.0), "RAI")
     return VolumeRef(path=str(path))
 
 

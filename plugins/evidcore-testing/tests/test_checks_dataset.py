@@ -1,10 +1,10 @@
 import dataclasses
 import itertools
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_testing import TinyDataset, check_dataset
+from evidcore_testing.data import save_nifti
 from mutants import altered, caught, changing
 
 from evidcore.api import Finding, MaskRef, Question, Report, Span, VolumeRef, read, read_mask
@@ -27,12 +27,8 @@ class Removable(TinyDataset):
         return (self.written(case, np.where(mask, 0, volume.array)),)
 
     def written(self, case, array):
-        path, affine = (
-            self.folder / f"{case.id}-{next(COUNT)}.nii.gz",
-            np.diag([-2.0, -2.0, self.step_mm, 1.0]),
-        )
-        nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), affine), path)
-        return VolumeRef(path=str(path))
+        path = self.folder / f"{case.id}-{next(COUNT)}.nii.gz"
+        return VolumeRef(path=str(save_nifti(path, array, (self.step_mm, 2.0, 2.0))))
 
 
 def listing(change):

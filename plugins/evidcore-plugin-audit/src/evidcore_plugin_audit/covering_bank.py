@@ -143,8 +143,7 @@ class CoveringBank(FeatureBank):
     def _places(self, crop: Crop, size_zyx: Grid) -> tuple[Tensor, Tensor, Tensor]:
         """Return where `prepare` takes each voxel from; outside of the crop it is no number."""
         geometry = read_geometry(crop.volume)
-        z, y, x = geometry.shape_zyx
-        box = crop.box_zyx or (0, z, 0, y, 0, x)
+        box = geometry.box_of(crop)
         result = []
         for axis, wanted in enumerate(size_zyx):
             start, stop = box[2 * axis : 2 * axis + 2]

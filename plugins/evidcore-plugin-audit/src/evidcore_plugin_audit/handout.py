@@ -14,7 +14,6 @@ import collections
 import dataclasses
 import functools
 import json
-import math
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -251,7 +250,5 @@ def _answer(line: str) -> tuple[str, str] | None:
 
 
 def _voxels(crop: Crop) -> int:
-    if crop.box_zyx is None:
-        return math.prod(read_geometry(crop.volume).shape_zyx)
-    z0, z1, y0, y1, x0, x1 = crop.box_zyx
+    z0, z1, y0, y1, x0, x1 = read_geometry(crop.volume).box_of(crop)
     return (z1 - z0) * (y1 - y0) * (x1 - x0)

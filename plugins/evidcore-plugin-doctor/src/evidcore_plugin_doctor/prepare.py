@@ -204,9 +204,8 @@ def _fill_volume(ref: VolumeRef, began_s: float) -> tuple[Outcome, int]:
 def _fill_input(crop: Crop, spec: EncoderInput, size_zyx: Grid, began_s: float) -> tuple[Outcome, int]:
     if crop.blank:
         return "not_needed", 0
-    box = crop.box_zyx
-    shape_zyx = np.subtract(box[1::2], box[::2]) if box else read_geometry(crop.volume).shape_zyx
-    voxels = math.prod(shape_zyx)
+    box = read_geometry(crop.volume).box_of(crop)
+    voxels = math.prod(np.subtract(box[1::2], box[::2]))
     if 4 * math.prod(size_zyx) * spec.channels > 2 * voxels:  # float32 of voxels of int16
         return "not_needed", 0
     key = content_key(crop, spec, size_zyx)

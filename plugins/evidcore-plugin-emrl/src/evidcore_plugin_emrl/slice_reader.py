@@ -111,21 +111,20 @@ class SliceReader(Reader):
         Raises:
             DataError: if the crop shows a part of its slices, or its file cannot be used.
         """
-        depth, height, width = read_geometry(crop.volume).shape_zyx
+        geometry = read_geometry(crop.volume)
+        first, stop, y0, y1, x0, x1 = geometry.box_of(crop)
         if crop.drawing is not None and crop.drawing.kind != "picture":
             raise DataError(
                 f"{crop.volume.path}: slice-reader reads whole slices, and what is drawn of them is "
                 f"{crop.drawing.mark()!r}. Ask about the slice."
             )
-        if crop.box_zyx is not None:
-            first, stop, y0, y1, x0, x1 = crop.box_zyx
-            if (y0, y1, x0, x1) != (0, height, 0, width):
-                raise DataError(
-                    f"{crop.volume.path}: slice-reader reads whole slices, and the crop shows y {y0}..{y1}, "
-                    f"x {x0}..{x1} of {height} x {width}. Ask about the slice."
-                )
-            depth = stop - first
-        size = (depth, *self.size_yx)
+        _, height, width = geometry.shape_zyx
+        if (y0, y1, x0, x1) != (0, height, 0, width):
+            raise DataError(
+                f"{crop.volume.path}: slice-reader reads whole slices, and the crop shows y {y0}..{y1}, "
+                f"x {x0}..{x1} of {height} x {width}. Ask about the slice."
+            )
+        size = (stop - first, *self.size_yx)
         given = EncoderInput(size_zyx=size, spacing_mm_zyx=None, windows=self.windows, any_depth=True)
         return prepare(crop, given).movedim(0, 1)
 

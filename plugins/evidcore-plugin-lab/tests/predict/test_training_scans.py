@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_lab.predict import Inquiry, describe_training, predict_scan
 from evidcore_plugin_lab.predict.training_scans import FEATURES, FILE, TrainingScans, figures_of
+from evidcore_testing.data import save_nifti
 from evidcore_testing.recipes import phantoms, recipe_text
 
 from evidcore.api import DataError, VolumeRef, read
@@ -202,12 +203,10 @@ def test_scans_of_one_patient_are_no_neighbours_of_each_other():
 
 
 def test_measures_are_those_of_the_file(tmp_path):
-    import nibabel as nib
-
-    array = np.full((10, 20, 30), -1000, np.int16)
-    array[:5] = 40
-    array[0] = 1000
-    nib.save(nib.Nifti1Image(array, np.diag([2.0, 1.5, 4.0, 1.0])), tmp_path / "scan.nii")
+    array = np.full((30, 20, 10), -1000, np.int16)
+    array[..., :5] = 40
+    array[..., 0] = 1000
+    save_nifti(tmp_path / "scan.nii", array, (4.0, 1.5, 2.0))
     figures = figures_of(read(VolumeRef(path=str(tmp_path / "scan.nii"))))
     assert figures["spacing along z in mm"] == 4.0
     assert figures["size along z in mm"] == 120.0

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from evidcore.api import Case, DataError, Dataset, VolumeRef
+from evidcore.api import Case, DataError, Dataset
 from evidcore.cache import key_of
 from evidcore.case import Split
 
@@ -49,7 +49,7 @@ class SometimesRight(Dataset):
         """
         self.source, self.least, self.most = source, least, most
         self._path = recipe_folder / answers
-        self.findings = source.findings
+        self.derived_from, self.findings = source, source.findings
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases that have a question left, with those that are left."""
@@ -77,18 +77,10 @@ class SometimesRight(Dataset):
         """Yield every case of the source."""
         return self.source.listed(split)
 
-    def unlisted(self) -> Iterable[str]:
-        """Say what the source cannot read."""
-        return self.source.unlisted()
-
     def fingerprint(self) -> str:
         """Hash the source's fingerprint, the bounds and which questions stay between them."""
         rates = sorted([*key, self.least < rate < self.most] for key, rate in self._rates().items())
         return key_of([self.source.fingerprint(), rates])
-
-    def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
-        """Return what the source returns."""
-        return self.source.without(case, finding)
 
     def _rates(self) -> dict[tuple[str, str], float]:
         """Return the share of right samples by case and question."""

@@ -122,8 +122,7 @@ class Zoom(CropTool):
             arguments = {**arguments, "slice": _depth(crops[0])[0]}
         tag, shown = super().__call__(arguments, prompt)
         assert isinstance(shown, VisualPart)
-        assert shown.crop.box_zyx is not None
-        _, _, y0, y1, x0, x1 = shown.crop.box_zyx
+        _, _, y0, y1, x0, x1 = read_geometry(shown.crop.volume).box_of(shown.crop)
         shorter, longer = sorted((y1 - y0, x1 - x0))
         if longer > self.largest_aspect * shorter:
             raise ValueError(
@@ -183,8 +182,7 @@ def _shown_slice(
         shown = ", ".join(_range_text(*_depth(crop)) for crop in crops)
         raise ValueError(f"slice {z} is not shown; shown: {shown}")
     source = min(holding, key=lambda crop: _depth(crop)[1] - _depth(crop)[0])
-    _, height, width = read_geometry(source.volume).shape_zyx
-    y0, y1, x0, x1 = source.box_zyx[2:] if source.box_zyx else (0, height, 0, width)
+    _, _, y0, y1, x0, x1 = read_geometry(source.volume).box_of(source)
     if source.drawing is not None and source.drawing.axis:
         raise ValueError("boxes have no meaning in a projection")
     return source, source.cut((z, z + 1, y0, y1, x0, x1))
@@ -203,9 +201,7 @@ def _is_tiled(crop: Crop) -> bool:
 
 def _depth(crop: Crop) -> tuple[int, int]:
     """Return the first slice of a crop and the one after its last."""
-    if crop.box_zyx is not None:
-        return crop.box_zyx[0], crop.box_zyx[1]
-    return 0, read_geometry(crop.volume).shape_zyx[0]
+    return read_geometry(crop.volume).box_of(crop)[:2]
 
 
 def _range_text(start: int, stop: int) -> str:

@@ -85,23 +85,20 @@ class EndpointReader(Reader):
 
     def _pictures(self, crop: Crop) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
         geometry = read_geometry(crop.volume)
-        shape = geometry.shape_zyx
         if crop.drawing is not None and crop.drawing.kind != "picture":
             raise DataError(
                 f"{crop.volume.path}: endpoint-reader sends slices, and what is drawn of them is "
                 f"{crop.drawing.mark()!r}. Ask about the slices, or use view = {{ use = 'slices' }}."
             )
-        if crop.box_zyx is not None:
-            starts, stops = crop.box_zyx[::2], crop.box_zyx[1::2]
-            shape = (stops[0] - starts[0], stops[1] - starts[1], stops[2] - starts[2])
-        if shape[0] > self._most_slices:
+        z0, z1, y0, y1, x0, x1 = geometry.box_of(crop)
+        if z1 - z0 > self._most_slices:
             raise DataError(
-                f"{crop.volume.path}: a crop of {shape[0]} slices is asked about, and endpoint-reader sends "
+                f"{crop.volume.path}: a crop of {z1 - z0} slices is asked about, and endpoint-reader sends "
                 f"at most {self._most_slices} pictures of one. Ask about fewer, or raise most_slices."
             )
-        sides_mm = shape[1] * geometry.spacing_mm_zyx[1], shape[2] * geometry.spacing_mm_zyx[2]
+        sides_mm = (y1 - y0) * geometry.spacing_mm_zyx[1], (x1 - x0) * geometry.spacing_mm_zyx[2]
         height, width = (max(1, round(self._longest_px * side / max(sides_mm))) for side in sides_mm)
-        size = (shape[0], height, width)
+        size = (z1 - z0, height, width)
         spec = EncoderInput(size_zyx=size, spacing_mm_zyx=None, windows=self._windows, any_depth=True)
         grey = (prepare(crop, spec)[0].numpy() + 1) * 127.5
         yield from np.rint(grey).astype(np.uint8)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,7 +44,7 @@ class PredictedMasks(Dataset):
 
     def __post_init__(self) -> None:
         """Take the source's vocabulary; nothing is read before cases are asked for."""
-        self.findings = self.source.findings
+        self.derived_from, self.findings = self.source, self.source.findings
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of `split`; masks that are not in the cache are made."""
@@ -58,17 +58,9 @@ class PredictedMasks(Dataset):
                 case = self._segmented(case)
             yield case
 
-    def unlisted(self) -> Iterable[str]:
-        """Say what the source cannot read."""
-        return self.source.unlisted()
-
     def fingerprint(self) -> str:
         """Hash the source's fingerprint, the names and the segmenter."""
         return key_of([self.source.fingerprint(), self._identity, self.names])
-
-    def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
-        """Return the volumes without a finding, if the source can make them."""
-        return self.source.without(case, finding)
 
     @functools.cached_property
     def _identity(self) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, MinLen
 
-from evidcore.api import Case, DataError, Dataset, Question, VolumeRef
+from evidcore.api import Case, DataError, Dataset, Question
 from evidcore.cache import key_of
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
@@ -73,8 +73,7 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
 
     def __post_init__(self) -> None:
         """Take over what the source says of itself; nothing is read before cases are asked for."""
-        self.findings = self.source.findings
-        self.left_out = self.source.left_out
+        self.derived_from, self.findings = self.source, self.source.findings
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the source's cases with their questions; those without any stay, and are asked nothing."""
@@ -84,10 +83,6 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
     def listed(self, split: Split) -> Iterator[Case]:
         """Yield every case that the source names with its questions; without where its masks are unusable."""
         yield from self._asked_about(self.source.listed(split), split, stop=False)
-
-    def unlisted(self) -> Iterable[str]:
-        """Say what the source cannot read."""
-        return self.source.unlisted()
 
     def _asked_about(self, cases: Iterable[Case], split: Split, *, stop: bool = True) -> Iterator[Case]:
         """Attach the questions; a case whose masks cannot be measured stops the walk, or stays as it is."""
@@ -131,10 +126,6 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
         names = [field.name for field in dataclasses.fields(self)]
         options = [getattr(self, name) for name in names if name not in ("cache_folder", "source")]
         return key_of([self.source.fingerprint(), *options])
-
-    def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
-        """Return the volumes without a finding, if the source can make them."""
-        return self.source.without(case, finding)
 
     def _facts(self, case: Case) -> CaseFacts | None:
         """Measure a case's masks; None where it has none that are asked about."""

@@ -91,9 +91,7 @@ class Canvas:
 def canvas(crop: Crop) -> Canvas:
     """Return the picture of a crop; of several slices one behind the other, that of each."""
     geometry = read_geometry(crop.volume)
-    depth, height, width = geometry.shape_zyx
-    box = crop.box_zyx or (0, depth, 0, height, 0, width)
-    z0, z1, y0, y1, x0, x1 = box
+    z0, z1, y0, y1, x0, x1 = box = geometry.box_of(crop)
     spacing, whole = geometry.spacing_mm_zyx, dataclasses.replace(crop, box_zyx=box)
     drawing = crop.drawing
     if drawing is not None and drawing.axis:

@@ -70,7 +70,7 @@ def _boxes_come_back(
     boxes: Mapping[tuple[float, ...], tuple[float, float, float, float]],
     outside: Sequence[tuple[float, ...]],
 ) -> None:
-    z0, z1, y0, y1, x0, x1 = edges = _edges(part.crop)
+    z0, z1, y0, y1, x0, x1 = edges = read_geometry(part.crop.volume).box_of(part.crop)
     clause = "boxes come back as voxels of what was shown"
     placed = [(given, meant, box) for given, meant in boxes.items() if (box := view.to_source(part, given))]
     for given, (top, bottom, right, left), box in placed:
@@ -88,16 +88,12 @@ def _boxes_come_back(
         check.refuses("a box outside raises a ValueError", f"{given}", partial(view.to_source, part, given))
 
 
-def _edges(crop: Crop) -> tuple[int, int, int, int, int, int]:
-    depth, height, width = read_geometry(crop.volume).shape_zyx
-    return crop.box_zyx or (0, depth, 0, height, 0, width)
-
-
 def require_inside(check: Clauses, crop: Crop, case: Case) -> None:
     """Fail unless `crop` shows voxels of one of the case's volumes."""
     clause = "what is shown lies inside the case's own volumes"
     check(crop.volume in case.volumes, clause, f"got {crop.uri()!r} for case {case.id!r}")
-    shape, edges = read_geometry(crop.volume).shape_zyx, _edges(crop)
+    geometry = read_geometry(crop.volume)
+    shape, edges = geometry.shape_zyx, geometry.box_of(crop)
     inside = all(0 <= edges[2 * n] < edges[2 * n + 1] <= shape[n] for n in range(3))
     check(inside, clause, f"got {edges} in a volume of {shape} voxels")
     same = Crop.parse_uri(crop.uri()) == crop

@@ -47,7 +47,7 @@ def prepare(
     handout, made_of = _prepared(recipe, overrides, stage, limit)
     with atomic_directory(out) as partial:
         free_bytes = shutil.disk_usage(partial).free
-        most, free = _size(handout.most_bytes), _size(free_bytes)
+        most, free = (f"{size / 1e9:.3g} GB" for size in (handout.most_bytes, free_bytes))
         questions, volumes = len(handout.ids), len(handout.volumes)
         line = f"{questions} questions over {volumes} volumes, at most {most}; {free} are free"
         click.echo(line, err=as_json)
@@ -88,7 +88,3 @@ def _prepared(
         "recipe": recipe.name, "recipe_hash": hashlib.sha256(recipe.text.encode()).hexdigest(),
         "overrides": list(overrides), "stage": name, "limit": limit,
     }  # fmt: skip
-
-
-def _size(size_bytes: float) -> str:
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.1f} MB"

@@ -8,6 +8,7 @@ from typing import Any
 
 from evidcore.api import Prompt, Rollout, Task, TextPart
 from evidcore.case import Action, Turn
+from evidcore.evaluate.reference_lines import cluster_of
 from evidcore.prompts.rows import Row
 from evidcore.text.tags import LETTERS, TAG, inside
 
@@ -54,7 +55,7 @@ def twins(rows: Sequence[Row], *, thorough: bool) -> list[Twin]:
 
     for place, (row, gold) in enumerate(zip(rows, golds, strict=True)):
         turned_rows = [index % count for index in range(place + 1, place + count)]  # other patients first
-        turned_rows.sort(key=lambda other: _patient(rows[other].prompt) == _patient(rows[place].prompt))
+        turned_rows.sort(key=lambda other: cluster_of(rows[other].prompt) == cluster_of(rows[place].prompt))
         elsewhere = [golds[other] for other in turned_rows if _differ(row.prompt, rows[other].prompt)]
         wrong = _wrong(row, gold, list(dict.fromkeys(elsewhere)))
         texts = [("right", gold), *(("wrong", text) for text in wrong), *_varied(row, gold, wrong)]
@@ -102,10 +103,6 @@ def options_of(prompt: Prompt) -> Sequence[str]:
 def _rollout(task: Task, prompt: Prompt, text: str) -> Rollout:
     looks = tuple(task.gold_turns(prompt))  # every twin has looked where the gold answer looks
     return Rollout(prompt=prompt, group=0, text=text, answer=task.parse(prompt, text), turns=looks)
-
-
-def _patient(prompt: Prompt) -> str:
-    return prompt.case.patient or prompt.case.id
 
 
 def _differ(one: Prompt, other: Prompt) -> bool:
@@ -230,7 +227,7 @@ def _other_keys(rows: Sequence[Row], place: int) -> Iterator[tuple[str, Prompt]]
         yield "another key", dataclasses.replace(rekeyed(prompt, LETTERS[following]), id=key)
     for row in [*rows[place + 1 :], *rows[:place]]:
         other = row.prompt
-        if _patient(other) != _patient(prompt) and _differ(prompt, other):
+        if cluster_of(other) != cluster_of(prompt) and _differ(prompt, other):
             yield "another case", dataclasses.replace(prompt, case=other.case, id=case)
             if not options:
                 reference = other.reference

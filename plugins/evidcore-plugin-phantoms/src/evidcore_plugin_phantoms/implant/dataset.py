@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -76,6 +76,7 @@ class Implant(Dataset):
         for kind in (self.inside or {}).keys() - set(self.kinds):
             why = f"inside names {kind!r}, but kinds are {', '.join(self.kinds) or 'none'}"
             raise RecipeError(f"implant: {why}. Add it to kinds, or drop it here.")
+        self.derived_from = self.source
         self.findings = tuple(dict.fromkeys([*self.source.findings, *self.kinds]))
         self.left_out: dict[Split, dict[str, str]] = {}
 
@@ -105,10 +106,6 @@ class Implant(Dataset):
                 with contextlib.suppress(DataError, NoPlace):
                     made.append(self._planted(case, copy))
             yield from made if len(made) == self.copies else [*made, case]
-
-    def unlisted(self) -> Iterable[str]:
-        """Say what the source cannot read."""
-        return self.source.unlisted()
 
     def fingerprint(self) -> str:
         """Hash the source's fingerprint, the options and the version of what is planted."""
