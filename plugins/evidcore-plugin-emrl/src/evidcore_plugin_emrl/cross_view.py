@@ -176,7 +176,7 @@ class CrossView(Reward):
 
     def settled(self, gold: Sequence[Rollout]) -> Settled | None:
         """Return the settling test over gold answers; None where none has a slice that contradicts it."""
-        return settle(self, gold, self._cases(), self._cache_folder, self.second_reader)
+        return settle(self, gold, self._cases(), self._cache_folder)
 
     def vocabulary(self) -> tuple[str, ...]:
         """Return the names of the findings of the cases that are trained on."""
@@ -254,8 +254,7 @@ class CrossView(Reward):
         answers = list(self.reader(questions))
         if len(answers) != len(questions):
             raise ValueError(f"its reader gave {len(answers)} answers to {len(questions)} questions")
-        texts = list({answer or "": None for answer in answers})
-        read = dict(zip(texts, self.reading().read(texts), strict=True))
+        read = self.reading().read_once(answer or "" for answer in answers)
         result: dict[ImageQuestion, Seen | str] = {}
         for question, answer in zip(questions, answers, strict=True):
             findings = read[answer or ""]

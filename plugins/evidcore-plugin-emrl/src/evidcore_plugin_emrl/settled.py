@@ -84,7 +84,8 @@ class Settled:
 
     def _condition(self, name: str, pay: Pay) -> Checked:
         outcome, why = self._outcome(name, pay)
-        says = f"pays {pay} over {pay.pairs} pairs, perfect eyes {_number(pay.eyes)}"
+        eyes = "-" if pay.eyes is None else f"{pay.eyes:.3f}"
+        says = f"pays {pay} over {pay.pairs} pairs, perfect eyes {eyes}"
         says += f"; {why}" if why else ""
         known = dataclasses.asdict(pay).items()
         figures = {key: float(value) for key, value in known if value is not None}
@@ -106,10 +107,6 @@ class Settled:
                 return "note", f"{pay.pairs} pairs are too few to tell it from {MOST_LEAKED}; raise --limit"
             return "alarm", f"the upper bound may be {MOST_LEAKED} at most"
         return "fine", ""
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _share(value: float | None) -> str:

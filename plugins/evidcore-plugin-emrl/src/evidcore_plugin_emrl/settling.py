@@ -76,11 +76,7 @@ class OracleReader(Reader):
 
 
 def settle(
-    reward: CrossView,
-    gold: Sequence[Rollout],
-    cases: Sequence[Case],
-    cache_folder: Path,
-    second: Reader | None = None,
+    reward: CrossView, gold: Sequence[Rollout], cases: Sequence[Case], cache_folder: Path
 ) -> Settled | None:
     """Pay gold answers under all conditions.
 
@@ -106,22 +102,23 @@ def settle(
         """Return what a reader names on slices, without answers that cannot be read."""
         shown = list(dict.fromkeys(crops))
         answers = reader([ImageQuestion(crops=(crop,), text=reward.question) for crop in shown])
-        readings = reward.reading().read([answer or "" for answer in answers])
+        said = {crop: answer or "" for crop, answer in zip(shown, answers, strict=True)}
+        read = reward.reading().read_once(said.values())
+        found = {crop: read[text] for crop, text in said.items()}
         return {
-            crop: frozenset(affirmed(read))
-            for crop, read in zip(shown, readings, strict=True)
-            if not isinstance(read, LabelError)
+            crop: frozenset(affirmed(one)) for crop, one in found.items() if not isinstance(one, LabelError)
         }
 
     right, blank, noise = (
         named(asked, [crop for some in made for crop in some[name].prompt.crops()])
         for name in ("right", "blank", "noise")
     )
+    changed = {"blank": blank.values(), "noise": noise.values()}
     plain = named(asked, _slices(reward, made))
     shows = {crop: eyes.shown(crop) for crop in plain}
     kappa = None
-    if second is not None:
-        other = named(Asked(second), plain)
+    if reward.second_reader is not None:
+        other = named(Asked(reward.second_reader), plain)
         both = [
             (name in plain[crop], name in other[crop])
             for crop in plain
@@ -138,7 +135,7 @@ def settle(
         pays={name: pay for name, pay in pays.items() if pay is not None},
         sensitivity=_mean([name in right[crop] for crop in right for name in shows[crop]]),
         specificity=_mean([not plain[crop] for crop in plain if not shows[crop]]),
-        named_on={"blank": _share_named(blank), "noise": _share_named(noise)},
+        named_on={name: _mean([*map(bool, some)]) or 0.0 for name, some in changed.items()},
         habits=habits([_look(eyes.cases[crop.volume], crop, shows[crop], plain[crop]) for crop in plain]),
         looks=len(plain),
         kappa=kappa,
@@ -215,10 +212,6 @@ def _look(case: Case, crop: Crop, shows: frozenset[str], named: frozenset[str]) 
     depth = read_geometry(crop.volume).shape_zyx[0]
     height = ((crop.box_zyx[0] if crop.box_zyx else 0) + 0.5) / depth
     return Look(patient=patient_of(case), height=height, shows=shows, named=named)
-
-
-def _share_named(slices: Mapping[Crop, frozenset[str]]) -> float:
-    return _mean([bool(names) for names in slices.values()]) or 0.0
 
 
 def _mean(values: Sequence[float]) -> float | None:
