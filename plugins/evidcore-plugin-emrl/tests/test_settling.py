@@ -74,6 +74,7 @@ def tagged(cases, crop):
 PLANTED = {
     "prior": lambda cases, crop: ["cyst", "stone"],
     "everything": lambda cases, crop: KINDS,
+    "nothing": lambda cases, crop: [],
     "height": lambda cases, crop: [list(KINDS)[crop.box_zyx[0]]],
     "file name": lambda cases, crop: cases[crop.volume.path].present(),
     "tag": tagged,
@@ -112,6 +113,7 @@ def test_perfect_eyes_raise_no_alarm(cases, cache, settle, agreement, bind):
     [
         ("prior", "the reader says the same of every slice: cyst, stone; "),
         ("everything", "the reader says the same of every slice: bleed, cyst, fat, gas, scar, stone; "),
+        ("nothing", "the reader says the same of every slice: nothing; "),
         ("height", "the reader goes by the slice's height in the scan; "),
         ("file name", "the reader goes by the patient and not by the slice: by the file; "),
         ("tag", "by the patient and not by the slice: by something that all slices of a patient show; "),
@@ -122,7 +124,7 @@ def test_each_planted_reader_is_named(cases, settle, planted, says):
     assert checks["goes by"].outcome == "alarm"
     assert says in checks["goes by"].says
     assert checks["reader"].outcome == "note"
-    if planted in ("prior", "everything", "height"):
+    if planted in ("prior", "everything", "nothing", "height"):
         assert checks["right"].outcome == "alarm"
         assert checks["right"].says.endswith("; at least 0.4 is needed")
 
@@ -239,11 +241,10 @@ def test_too_few_scans_or_nothing_that_contradicts_them_are_a_note_and_the_reade
         assert found.says.startswith(says)
 
 
-def test_fewer_than_20_pairs_tell_nothing_and_the_options_of_a_reward_are_its_own(cases, cache):
-    options = {"agreement": "local", "control": "blank", "bind": "finding", "mask_gate": True}
-    reward = CrossView(lambda: cases, cache, reader=OracleReader(cases, cache), **options)
-    settled = reward.settled(gold(cases[:9], cache))
-    assert (settled.agreement, settled.bind) == ("local", "finding")
+def test_fewer_than_20_pairs_tell_nothing(cases, cache):
+    settled = CrossView(lambda: cases, cache, reader=OracleReader(cases, cache)).settled(
+        gold(cases[:9], cache)
+    )
     checks = {one.check: one for one in settled.checks()}
     assert checks["settling: contradicting"].outcome == "note"
     assert checks["settling: contradicting"].says.endswith("; 9 pairs are too few to say; raise --limit")
