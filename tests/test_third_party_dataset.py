@@ -40,6 +40,7 @@ def test_reports_tell_what_no_file_shows_and_nothing_denies_it(hearsay, source):
         for text in (case.report.text, case.notes["impression"]):
             (read,) = reads.read([text])
             assert set(affirmed(read)) == set(case.present())
+            assert heard not in [item.name for item in read if item.state != "present"]
         sentences = [case.report.text[span.start : span.end] for span in case.report.spans]
         assert " ".join(sentences) == case.report.text
         assert heard is None or data.without(case, heard) is None

@@ -3,15 +3,13 @@
 import pytest
 from evidcore_plugin_emrl.reader_habits import Look, habits
 
-NAMES = ("cyst", "stone", "scar")
-
 
 def test_the_shares_by_hand():
     """Of 12 slices with a lesion it misses the four scars; on the 36 without one it says nothing."""
-    looks = []
+    looks, names = [], ("cyst", "stone", "scar")
     for number in range(12):
         for z in range(4):
-            shows = frozenset({NAMES[number % 3]}) if z == 1 else frozenset()
+            shows = frozenset({names[number % 3]}) if z == 1 else frozenset()
             looks.append(
                 Look(patient=f"p{number}", height=(z + 0.5) / 4, shows=shows, named=shows - {"scar"})
             )

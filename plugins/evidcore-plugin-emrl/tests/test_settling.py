@@ -201,6 +201,7 @@ def test_the_mask_gate_shuts_what_the_masks_do_not_show(cases, settle):
         assert gated.pays[name].value == 0.0
     assert gated.pays["right"] == plain.pays["right"]
     assert gated_checks["goes by"] == checks["goes by"]  # told from the same slices
+    assert plain.looks > 3 * 48  # other patients' among them
 
 
 def test_a_second_reader_gives_a_kappa(cases, cache, settle):
