@@ -1,13 +1,14 @@
 """Does a slice that contradicts the report still pay? The settling test of the reward cross-view.
 
 python benchmarks/slice_reader.py                   fits the reader, once: about 12 minutes on a CPU core
-OMP_NUM_THREADS=1 python benchmarks/settling.py     about 4 minutes
+OMP_NUM_THREADS=1 python benchmarks/settling.py     some minutes more
 python benchmarks/settling.py --second runs/slice-reader/1018 --second-channels 24 48 96
 
 --keep docs/results/settling also writes the tables, all figures and a plot there: .txt, .json, .svg.
 
 Draws phantom-abdomen with another seed than the reader was fitted on, and pays the gold answers of its test
-patients under each condition of `evid audit reward`, with every control, agreement and binding.
+patients under each condition of `evid audit reward`, with every control, agreement and binding, with and
+without the mask gate.
 """
 
 import argparse
@@ -17,78 +18,117 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from evidcore_plugin_emrl.cross_view import CrossView
+from evidcore_plugin_emrl.matched_slices import MatchedSlices
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
-from evidcore_plugin_emrl.settled import (
-    AGREEMENTS,
-    BINDS,
-    CELLS,
-    CONTROLS,
-    FALSE,
-    MOST_LEAKED,
-    Agreement,
-    Cell,
-    Pay,
-    Settled,
-)
+from evidcore_plugin_emrl.settled import FALSE, MOST_LEAKED, Pay, Settled
+from evidcore_plugin_emrl.settling import Asked
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 
-from evidcore.api import Case, Rollout
+from evidcore.api import Case, Reader, Rollout
 from evidcore.builtin.views import Slices
 from evidcore.cache import cache_folder
 
+Agreement = Literal["whole", "local"]
+Control = Literal["none", "blank", "text", "others"]
+Bind = Literal["slice", "finding"]
+AGREEMENTS: tuple[Agreement, ...] = ("whole", "local")
+CONTROLS: tuple[Control, ...] = ("none", "blank", "text", "others")
+BINDS: tuple[Bind, ...] = ("slice", "finding")
 COLOURS: Mapping[Agreement, str] = {"whole": "#0b6b74", "local": "#b3541e"}
 
 
-def paid(reward: CrossView, cases: Sequence[Case], *, slices: int) -> Settled:
+class Cell(NamedTuple):
+    """Options of the reward."""
+
+    agreement: Agreement
+    control: Control
+    bind: Bind
+    mask_gate: bool
+
+    def __str__(self) -> str:
+        gate = ", mask gate" if self.mask_gate else ""
+        return f"{self.agreement}, control {self.control}, bound to the {self.bind}{gate}"
+
+
+CELLS = [Cell(*one) for one in itertools.product(AGREEMENTS, CONTROLS, BINDS, (False, True))]
+Settling = Mapping[Cell, Settled]
+
+
+def paid(cases: Sequence[Case], reader: Reader, second: Reader | None = None, *, slices: int) -> Settling:
     """Pay the gold answers about cases, of whose scans so many slices are shown, under all conditions."""
     task, gold = ReportEvidence(cache_folder()), []
     prompts = [item for case in cases for item in task.prompts(case, Slices(slices=slices), 0)]
     for group, prompt in enumerate(prompts):
         text, _ = task.gold(prompt)
         gold.append(Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text)))
-    settled = reward.settled(gold)
-    if settled is None:
-        raise SystemExit("no patient has a slice that contradicts its report: give more patients")
-    return settled
+    result, asked, other = {}, Asked(reader), second and Asked(second)
+    matched = MatchedSlices(lambda: cases, cache_folder())
+    for cell in CELLS:
+        reward = CrossView(lambda: cases, cache_folder(), reader=asked, second_reader=other, **cell._asdict())
+        reward.matched = matched
+        settled = reward.settled(gold)
+        if settled is None:
+            raise SystemExit("no patient has a slice that contradicts its report: give more patients")
+        result[cell] = settled
+    return result
 
 
-def tables(settled: Settled) -> list[str]:
+def pays_of(settling: Settling) -> dict[str, dict[Cell, Pay]]:
+    """Return what each condition is paid, by options."""
+    result: dict[str, dict[Cell, Pay]] = {}
+    for cell, settled in settling.items():
+        for name, pay in settled.pays.items():
+            result.setdefault(name, {})[cell] = pay
+    return result
+
+
+def tables(settling: Settling) -> list[str]:
     """Return what is paid, and the outcomes of each agreement and binding, as lines."""
     lines = [
         *(f"  {name:15}{says}" for name, says in CONDITIONS.items()),
         "",
-        *pay_table(settled),
+        *pay_table(settling),
         "",
         "outcomes",
     ]
-    for own in CELLS:
-        if own.control == "others" and not own.mask_gate:
-            checks = dataclasses.replace(settled, own=own).checks()
-            lines += ["", str(own), *(f"  {item.outcome:6}{item.check:26}{item.says}" for item in checks)]
+    for cell, settled in settling.items():
+        if cell.control == "others" and not cell.mask_gate:
+            checks = settled.checks()
+            lines += ["", str(cell), *(f"  {item.outcome:6}{item.check:26}{item.says}" for item in checks)]
     return lines
 
 
-def pay_table(settled: Settled) -> Iterator[str]:
+def pay_table(settling: Settling) -> Iterator[str]:
     """Yield the pay of all conditions under all options as lines."""
-    yield from (item.says for item in settled.checks()[:2])
+    known = pays_of(settling)
+    yield from (item.says for item in settling[CELLS[0]].checks()[:2])
     for bind, agreement in itertools.product(BINDS, AGREEMENTS):
         yield ""
         yield f'agreement = "{agreement}", bind = "{bind}"; mean pay, 95 % bounds, [perfect eyes]'
         yield f"{'':15}{'pairs':>6}" + "".join(f"{control:^33}" for control in CONTROLS).rstrip()
-        for name, gate in itertools.product((*CONDITIONS, FALSE), (False, True)):
-            pays = settled.pays.get(name, {})
-            row = [pays.get(Cell(agreement, control, bind, gate)) for control in CONTROLS]
-            known = [pay for pay in row if pay is not None]
-            if known and (not gate or settled.is_gated(name, agreement, bind)):
-                label = "  mask gate" if gate else name
-                cells = "".join(f"{_cell(pay):^33}" for pay in row)
-                yield f"{label:15}{known[0].pairs:>6}{cells}".rstrip()
+        for name in (*CONDITIONS, FALSE):
+            plain, gated = (
+                [known.get(name, {}).get(Cell(agreement, control, bind, gate)) for control in CONTROLS]
+                for gate in (False, True)
+            )
+            yield from _row(name, plain)
+            if any(
+                one and two and abs(one.value - two.value) > 1e-9
+                for one, two in zip(plain, gated, strict=True)
+            ):
+                yield from _row("  mask gate", gated)
+
+
+def _row(label: str, pays: Sequence[Pay | None]) -> Iterator[str]:
+    pairs = next((pay.pairs for pay in pays if pay is not None), None)
+    if pairs is not None:
+        yield f"{label:15}{pairs:>6}{''.join(f'{_cell(pay):^33}' for pay in pays)}".rstrip()
 
 
 def _cell(pay: Pay | None) -> str:
@@ -99,14 +139,15 @@ def _cell(pay: Pay | None) -> str:
     return f"{pay.value:.3f}{bounds} [{eyes}]"
 
 
-def figures(settled: Settled) -> dict[str, Any]:
+def figures(settling: Settling) -> dict[str, Any]:
     """Return what each condition is paid under all options, and what is said of the reader."""
     pays = {
         name: {str(cell): dataclasses.asdict(pay) for cell, pay in cells.items()}
-        for name, cells in settled.pays.items()
+        for name, cells in pays_of(settling).items()
     }
-    reader = {item.check: item.says for item in settled.checks()[:2]}
-    return {"reader": reader, "kappa": settled.kappa, "pays": pays}
+    first = settling[CELLS[0]]
+    reader = {item.check: item.says for item in first.checks()[:2]}
+    return {"reader": reader, "kappa": first.kappa, "pays": pays}
 
 
 def draw(pays: Mapping[str, Mapping[str, Mapping[str, Any]]], place: Path) -> None:
@@ -169,18 +210,17 @@ def main() -> None:
     if asked.second:
         second = SliceReader(channels=tuple(asked.second_channels))
         second.load(asked.second)
-    reward = CrossView(lambda: cases, cache_folder(), reader=reader, second_reader=second)
-    settled = paid(reward, cases, slices=24)
+    settling = paid(cases, reader, second, slices=24)
     lines = [
         f"phantom numbers: phantom-abdomen, seed {asked.seed}, {len(cases)} patients, "
         f"{sum(bool(case.present()) for case in cases)} with a finding; slice-reader of {asked.fitted}",
-        *tables(settled),
+        *tables(settling),
     ]
     print("\n".join(lines))
     print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
     if asked.keep:
         asked.keep.with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        result = figures(settled)
+        result = figures(settling)
         asked.keep.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         draw(result["pays"], asked.keep.with_suffix(".svg"))
 

@@ -11,14 +11,12 @@ lesions in real CT.
 """
 
 import argparse
-import functools
 import json
 import tempfile
 import time
 from pathlib import Path
 
 import torch
-from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.reader_fit import ReaderFit
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.implant.dataset import Implant
@@ -59,15 +57,14 @@ def main() -> None:
             reader = SliceReader(size_yx=SIZE_YX)
             place = Path(folder) / f"half-{half}"
             reader.fit(train, test[:: asked.copies], place, 17, log, options=ReaderFit(steps=asked.steps))
-            reward = CrossView(functools.partial(list, test), cache_folder(), reader=reader)
-            settled = paid(reward, test, slices=SLICES)
+            settling = paid(test, reader, slices=SLICES)
             lines += [
                 f"phantom lesions in real CT: {len(theirs)} patients, {asked.copies} copies with other "
                 f"lesions each; the reader was fitted on {len(patients) - len(theirs)} others",
-                *tables(settled),
+                *tables(settling),
                 "",
             ]
-            kept[f"half {half + 1}"] = figures(settled)
+            kept[f"half {half + 1}"] = figures(settling)
     print("\n".join(lines))
     print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
     if asked.keep:

@@ -128,7 +128,7 @@ def main() -> None:
     fit = json.loads((folder / "fit.json").read_text(encoding="utf-8"))
     labeler = NegationRules(findings=reader.findings)
     result = {
-        f"slice-reader, {split} split": validated(reader, cases, ReaderFit().least_pixels)["validation"]
+        f"slice-reader, {split} split": validated(reader, cases)["validation"]
         for split, cases in (("validation", validation), ("test", test))
     }
     result |= {
@@ -170,7 +170,7 @@ def _measured(
         words = [affirmed(labeler(answer or "")) for answer in answers]
         named.append(np.array([[name in some for name in findings] for some in words]))
     scores = [some.astype(np.float64) for some in named]
-    return reading_figures(volumes, scores, named, findings, ReaderFit().least_pixels)
+    return reading_figures(volumes, scores, named, findings)
 
 
 if __name__ == "__main__":

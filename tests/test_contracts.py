@@ -165,7 +165,7 @@ def options_without_default(folder):
     return {
         **{name: {"path": "x"} for name in ("folder", "ct-org", "kits23", "m3d-vqa", *SETS)},
         "table": {"path": "x", "option_columns": ("A", "B")}, "m3d-seg": {"path": "x", "codes": ("0004",)},
-        "mask-questions": {"source": source, "midline": "grid"}, "hearsay": {"source": source},
+        "mask-questions": {"source": source, "midline": "grid"},
         "predicted-masks": {"source": source, "names": ("x",), "segmenter": grower},
         "implant": {"source": source, "kinds": ("stone",), "prevalence": 1.0},
         "sometimes-right": {"source": source, "answers": "x"},

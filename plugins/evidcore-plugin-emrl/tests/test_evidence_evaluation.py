@@ -116,12 +116,7 @@ def test_an_answer_out_of_its_form_has_nothing_of_the_headline(cases, world):
     [
         ("There is a cyst in the left kidney, benign.", 1 / 3, 2 / 3, 1 / 3),
         ("There is a cyst on the left.", 1 / 3, None, None),
-        (
-            "There is a cyst on the right, benign.",
-            None,
-            2 / 3,
-            None,
-        ),  # what contradicts the case tells nothing
+        ("There is a cyst on the right, benign.", None, 2 / 3, None),  # the side contradicts the case
         ("There is a cyst.", None, None, None),
     ],
 )

@@ -95,14 +95,13 @@ def test_a_model_that_is_not_named_well_is_refused(options, said):
         ModelReader(**options)
 
 
-def test_a_folder_without_a_model_is_not_ready(tmp_path):
-    with pytest.raises(DataError, match=r"model-reader: .*nothing' holds no config.json"):
-        ModelReader(tmp_path, folder="nothing").ready()
-
-
-def test_weights_that_have_not_been_fetched_are_named_with_the_command():
-    reader = ModelReader(id="nobody/nothing", revision="0" * 40)
-    with pytest.raises(
-        NotDownloadedError, match=r"nobody/nothing are not here\. `hf download nobody/nothing --revision 0+`"
-    ):
-        reader.ready()
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"folder": "nothing"}, DataError, r"model-reader: .*nothing' holds no config.json"),
+        ({"id": "a/b", "revision": "0" * 40}, NotDownloadedError, r"`hf download a/b --revision 0+`"),
+    ],
+)
+def test_a_model_that_is_not_there_is_not_ready(tmp_path, options, error, said):
+    with pytest.raises(error, match=said):
+        ModelReader(tmp_path, **options).ready()

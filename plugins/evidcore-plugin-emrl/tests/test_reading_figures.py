@@ -23,7 +23,7 @@ def test_figures_by_hand():
     item = Shown(areas=areas, lesions=((0, 0, 5), (1, 0, 4), (1, 1, 1), (3, 1, 9)))
     scores = np.array([[0.9, 0.1], [0.2, 0.9], [0.3, 0.2], [0.1, 0.8]])
     named = np.array([[True, False], [False, True], [True, False], [False, True]])
-    figures = reading_figures([item], [scores], [named], ("a", "b"), 3)
+    figures = reading_figures([item], [scores], [named], ("a", "b"))
     auc = pytest.approx(roc_auc_score([1, 1, 0, 0], scores[:, 0]))
     expected = {"auc": auc, "sensitivity": 0.5, "specificity": 0.5, "lesions": 2}
     assert figures["by_finding"]["a"] == expected
@@ -35,7 +35,7 @@ def test_figures_by_hand():
 
 def test_what_could_not_be_measured_is_missing_and_no_zero():
     item = Shown(areas=np.array([[5], [4]]), lesions=())
-    figures = reading_figures([item], [np.ones((2, 1))], [np.ones((2, 1), bool)], ("a",), 3)
+    figures = reading_figures([item], [np.ones((2, 1))], [np.ones((2, 1), bool)], ("a",))
     assert (figures["auc"], figures["sensitivity"], figures["specificity"]) == (None, None, None)
     assert shortfalls(figures)[0] == "auc was not measured, needs at least 0.95"
     low = {"auc": 0.5, "sensitivity": 0.8, "specificity": 0.0}

@@ -7,7 +7,7 @@ from disc_cases import disc_case
 from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.matched_slices import NOTHING, MatchedSlices, shown_findings
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
-from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell
+from evidcore_plugin_emrl.settled import FALSE
 from evidcore_plugin_emrl.settling import OracleReader
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS, conditions
 
@@ -51,16 +51,13 @@ def gold(cases, cache, cite="report", margin_slices=0):
 
 @pytest.fixture(scope="module")
 def settle(cases, cache, matched):
-    """Return the checks of a reader by name under options, and what was settled, once for each reader."""
-    known, rollouts = {}, gold(cases, cache)
+    """Return a function that gives the checks of a reader by name under options, and what was settled."""
+    rollouts = gold(cases, cache)
 
-    def run(reader, made=CrossView, *, second_reader=None, **options):
-        key = *(getattr(item, "goes_by", type(item)) for item in (reader, second_reader)), made
-        if key not in known:
-            reward = made(lambda: cases, cache, reader=reader, second_reader=second_reader)
-            reward.matched = matched
-            known[key] = reward.settled(rollouts)
-        settled = dataclasses.replace(known[key], own=known[key].own._replace(**options))
+    def run(reader, made=CrossView, **options):
+        reward = made(lambda: cases, cache, reader=reader, **options)
+        reward.matched = matched
+        settled = reward.settled(rollouts)
         return {one.check.removeprefix("settling: "): one for one in settled.checks()}, settled
 
     return run
@@ -77,6 +74,7 @@ def tagged(cases, crop):
 PLANTED = {
     "prior": lambda cases, crop: ["cyst", "stone"],
     "everything": lambda cases, crop: KINDS,
+    "nothing": lambda cases, crop: [],
     "height": lambda cases, crop: [list(KINDS)[crop.box_zyx[0]]],
     "file name": lambda cases, crop: cases[crop.volume.path].present(),
     "tag": tagged,
@@ -98,7 +96,6 @@ class Planted(Reader):
         return " ".join(f"There is a {name}." for name in PLANTED[self.goes_by](self.cases, crop)) or NOTHING
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bind", ["slice", "finding"])
 @pytest.mark.parametrize("agreement", ["whole", "local"])
 def test_perfect_eyes_raise_no_alarm(cases, cache, settle, agreement, bind):
@@ -111,12 +108,12 @@ def test_perfect_eyes_raise_no_alarm(cases, cache, settle, agreement, bind):
     assert checks["reader"].says.startswith(names)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "says"),
     [
         ("prior", "the reader says the same of every slice: cyst, stone; "),
         ("everything", "the reader says the same of every slice: bleed, cyst, fat, gas, scar, stone; "),
+        ("nothing", "the reader says the same of every slice: nothing; "),
         ("height", "the reader goes by the slice's height in the scan; "),
         ("file name", "the reader goes by the patient and not by the slice: by the file; "),
         ("tag", "by the patient and not by the slice: by something that all slices of a patient show; "),
@@ -127,34 +124,31 @@ def test_each_planted_reader_is_named(cases, settle, planted, says):
     assert checks["goes by"].outcome == "alarm"
     assert says in checks["goes by"].says
     assert checks["reader"].outcome == "note"
-    if planted in ("prior", "everything", "height"):
+    if planted in ("prior", "everything", "nothing", "height"):
         assert checks["right"].outcome == "alarm"
         assert checks["right"].says.endswith("; at least 0.4 is needed")
 
 
-@pytest.mark.slow
 def test_a_prior_is_paid_on_contradicting_slices_unless_a_control_takes_it_off(cases, settle):
     checks, settled = settle(Planted("everything"), control="none")
     assert checks["contradicting"].outcome == "alarm"
     assert checks["contradicting"].says.endswith("; the upper bound may be 0.05 at most")
-    assert checks["contradicting"].says.startswith(f"pays {settled.pays['contradicting'][settled.own]} over")
-    for control in ("blank", "text", "others"):
-        pay = settled.pays["contradicting"][settled.own._replace(control=control)]
-        assert pay.value == pytest.approx(0.0)
-        assert pay.high <= 0.05 or pay.pairs < 60  # all alike: the exact bound over patients
-    assert settled.pays["blank"][settled.own].value > 0.05
+    assert checks["contradicting"].says.startswith(f"pays {settled.pays['contradicting']} over")
+    assert settled.pays["blank"].value > 0.05
     assert checks["blank"].outcome == "fine"
+    for control in ("blank", "text", "others"):
+        _, settled = settle(Planted("everything"), control=control)
+        assert settled.pays["contradicting"].value == pytest.approx(0.0)
+        assert settled.pays["contradicting"].high < 0.1  # all alike: the exact bound over 48 patients
 
 
 @pytest.mark.parametrize(
     ("value", "outcome", "ends"),
     [(0.27, "alarm", "; at least 0.28 is needed, 80% of what perfect eyes are paid"), (0.29, "fine", "")],
 )
-@pytest.mark.slow
 def test_a_line_that_perfect_eyes_do_not_reach_is_drawn_lower(cases, cache, settle, value, outcome, ends):
     _, settled = settle(OracleReader(cases, cache))
-    right = dict(settled.pays["right"])
-    right[settled.own] = dataclasses.replace(right[settled.own], value=value, eyes=0.35)
+    right = dataclasses.replace(settled.pays["right"], value=value, eyes=0.35)
     low = dataclasses.replace(settled, pays={**settled.pays, "right": right})
     (found,) = (one for one in low.checks() if one.check == "settling: right")
     assert found.outcome == outcome
@@ -169,7 +163,6 @@ class PaysWords(CrossView):
         return [Score(value=0.2 * one.answer.report.count("There is a")) for one in rollouts]
 
 
-@pytest.mark.slow
 def test_a_false_finding_that_pays_is_an_alarm(cases, cache, settle):
     checks, _ = settle(OracleReader(cases, cache), PaysWords, bind="finding")
     assert checks[FALSE].outcome == "alarm"
@@ -177,54 +170,40 @@ def test_a_false_finding_that_pays_is_an_alarm(cases, cache, settle):
     assert checks["contradicting"].outcome == "alarm"
 
 
-@pytest.mark.slow
 def test_a_false_report_is_paid_in_full_where_the_slice_is_bound_and_it_is_said(cases, cache, settle):
     checks, settled = settle(OracleReader(cases, cache))
     for name in ("swapped", "invented"):
-        assert settled.pays[name][settled.own].value == settled.pays["right"][settled.own].value
+        assert settled.pays[name].value == settled.pays["right"].value
         assert checks[name].says.endswith("; by its formula, which has no report in it")
 
 
 def test_pay_of_perfect_eyes_by_hand(cases, cache, settle):
     """Without a control and of one finding a scan, the right slice is paid 1 and all others nothing."""
-    _, settled = settle(OracleReader(cases, cache), control="none", agreement="local")
+    checks, settled = settle(OracleReader(cases, cache), control="none", agreement="local")
     for name in CONDITIONS:
-        pay = settled.pays[name][settled.own]
+        pay = settled.pays[name]
         wanted = 1.0 if name in ("right", "swapped", "invented") else 0.0
         assert (pay.value, pay.eyes) == (wanted, wanted)
         assert pay.pairs == 48
     share = 1 - 0.025 ** (1 / 48)  # exact binomial bound over 48 patients who are all alike
-    right = settled.pays["right"][settled.own]
-    assert (right.low, right.high) == (pytest.approx(1 - share), 1.0)
-    others = settled.own._replace(control="others")
-    assert settled.pays["contradicting"][others].value < 0  # what others are paid is taken off
+    figures = {"value": 1.0, "low": pytest.approx(1 - share), "high": 1.0, "pairs": 48.0, "eyes": 1.0}
+    assert checks["right"].figures == figures
+    _, settled = settle(OracleReader(cases, cache), agreement="local")
+    assert settled.pays["contradicting"].value < 0  # what others are paid is taken off
 
 
-@pytest.mark.slow
 def test_the_mask_gate_shuts_what_the_masks_do_not_show(cases, settle):
-    checks, settled = settle(Planted("everything"), control="none")
-    gated = settled.own._replace(mask_gate=True)
+    (checks, plain), (gated_checks, gated) = (
+        settle(Planted("everything"), control="none", mask_gate=is_gated) for is_gated in (False, True)
+    )
     for name in ("contradicting", "empty"):
-        assert settled.pays[name][settled.own].value > 0.2
-        assert settled.pays[name][gated].value == 0.0
-        assert "; with mask gate 0.000" in checks[name].says
-    assert settled.pays["right"][gated] == settled.pays["right"][settled.own]
+        assert plain.pays[name].value > 0.2
+        assert gated.pays[name].value == 0.0
+    assert gated.pays["right"] == plain.pays["right"]
+    assert gated_checks["goes by"] == checks["goes by"]  # told from the same slices
+    assert plain.looks > 3 * 48  # other patients' among them
 
 
-def test_the_figures_hold_every_option(cases, cache, settle):
-    checks, settled = settle(OracleReader(cases, cache))
-    figures = checks["right"].figures
-    assert figures["pairs"] == 48
-    for cell in CELLS:
-        pay = settled.pays["right"][cell]
-        assert figures[str(cell)] == pay.value
-        assert figures[f"{cell} high"] == pay.high
-        assert figures[f"{cell} perfect eyes"] == pay.eyes
-    gated = Cell("whole", "others", "finding", True)
-    assert str(gated) == "whole, control others, bound to the finding, mask gate"
-
-
-@pytest.mark.slow
 def test_a_second_reader_gives_a_kappa(cases, cache, settle):
     eyes = OracleReader(cases, cache)
     checks, settled = settle(eyes, second_reader=eyes)
@@ -234,7 +213,6 @@ def test_a_second_reader_gives_a_kappa(cases, cache, settle):
     assert settled.kappa == pytest.approx(0.0)
 
 
-@pytest.mark.slow
 def test_each_question_is_asked_once(cases, cache, settle):
     asked = []
 
@@ -264,11 +242,10 @@ def test_too_few_scans_or_nothing_that_contradicts_them_are_a_note_and_the_reade
         assert found.says.startswith(says)
 
 
-def test_fewer_than_20_pairs_tell_nothing_and_the_options_of_a_reward_are_its_own(cases, cache):
-    options = {"agreement": "local", "control": "blank", "bind": "finding", "mask_gate": True}
-    reward = CrossView(lambda: cases, cache, reader=OracleReader(cases, cache), **options)
-    settled = reward.settled(gold(cases[:9], cache))
-    assert settled.own == Cell(**options)
+def test_fewer_than_20_pairs_tell_nothing(cases, cache):
+    settled = CrossView(lambda: cases, cache, reader=OracleReader(cases, cache)).settled(
+        gold(cases[:9], cache)
+    )
     checks = {one.check: one for one in settled.checks()}
     assert checks["settling: contradicting"].outcome == "note"
     assert checks["settling: contradicting"].says.endswith("; 9 pairs are too few to say; raise --limit")
@@ -321,7 +298,6 @@ def test_an_answer_without_a_slice_has_no_conditions(cases, cache, matched):
     assert conditions(healthy, matched, list(KINDS), cache) == {}
 
 
-@pytest.mark.slow
 def test_labels_that_are_off_by_a_margin_settle_as_the_right_slices_do(cases, cache):
     reward = CrossView(lambda: cases, cache, reader=OracleReader(cases, cache))
     exact, off = (reward.settled(gold(cases, cache, margin_slices=some)) for some in (0, 2))

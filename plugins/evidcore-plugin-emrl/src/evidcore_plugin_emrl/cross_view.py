@@ -20,7 +20,7 @@ from evidcore.errors import RecipeError
 from evidcore.evaluate.bootstrap import FEWEST_PATIENTS
 from evidcore_plugin_emrl.matched_slices import MatchedSlices, as_scanned, lacks_mask, shown_findings
 from evidcore_plugin_emrl.report_evidence import shown_slices
-from evidcore_plugin_emrl.settled import ENOUGH_PAIRS, Cell, Settled
+from evidcore_plugin_emrl.settled import ENOUGH_PAIRS, Settled
 from evidcore_plugin_emrl.settling import settle
 
 QUESTION = "Which findings are seen on this slice?"
@@ -176,18 +176,7 @@ class CrossView(Reward):
 
     def settled(self, gold: Sequence[Rollout]) -> Settled | None:
         """Return the settling test over gold answers; None where none has a slice that contradicts it."""
-        return settle(self, gold, self._cases(), self._cache_folder, self.second_reader)
-
-    def varied(self, reader: Reader, labeler: Labeler, cell: Cell) -> CrossView:
-        """Return the reward with another reader, labeler and options."""
-        result = type(self)(
-            self._cases, self._cache_folder, reader=reader, labeler=labeler, question=self.question,
-            agreement=cell.agreement, control=cell.control, control_slices=self.control_slices,
-            mask_gate=cell.mask_gate, bind=cell.bind,
-            elsewhere=self.elsewhere if cell.bind == "finding" else "costs",
-        )  # fmt: skip
-        result.matched = self.matched
-        return result
+        return settle(self, gold, self._cases(), self._cache_folder)
 
     def vocabulary(self) -> tuple[str, ...]:
         """Return the names of the findings of the cases that are trained on."""
@@ -265,9 +254,10 @@ class CrossView(Reward):
         answers = list(self.reader(questions))
         if len(answers) != len(questions):
             raise ValueError(f"its reader gave {len(answers)} answers to {len(questions)} questions")
+        read = self.reading().read_once(answer or "" for answer in answers)
         result: dict[ImageQuestion, Seen | str] = {}
-        read = self.reading().read([answer or "" for answer in answers])
-        for question, answer, findings in zip(questions, answers, read, strict=True):
+        for question, answer in zip(questions, answers, strict=True):
+            findings = read[answer or ""]
             if answer is None and not question.crops:
                 result[question] = Seen()
             elif answer is None or not answer.strip():

@@ -1,6 +1,6 @@
 """Train a slice reader on the masks of cases.
 
-Order of events: slices that show a finding are read, and as many times `empty_slices` that show none; then a
+Order of events: slices that show a finding are read, and as many times `EMPTY_SLICES` that show none; then a
 fixed number of steps; then thresholds on the patients that were held back; then figures on validation cases.
 In every step some slices are blank or noise, and nothing is seen on them.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt
 from jaxtyping import Float, Int, UInt8
 from safetensors.torch import save_model
 from torch import Tensor, nn
@@ -26,7 +26,15 @@ from evidcore.api import Case, Crop, DataError, read_mask
 from evidcore.compute.loading import share_of_peak
 from evidcore.contracts import FitLog
 from evidcore.data import volume_cache
-from evidcore_plugin_emrl.reading_figures import Scores, Shown, is_known, reading_figures, shortfalls, shown
+from evidcore_plugin_emrl.reading_figures import (
+    LEAST_PIXELS,
+    Scores,
+    Shown,
+    is_known,
+    reading_figures,
+    shortfalls,
+    shown,
+)
 
 if TYPE_CHECKING:
     from evidcore_plugin_emrl.slice_reader import SliceReader
@@ -34,6 +42,9 @@ if TYPE_CHECKING:
 LOG_EVERY_STEPS = 10
 HELD_BACK = 0.1  # of the training patients: they set the thresholds
 BACKGROUND_WEIGHT, FINDING_WEIGHT = 0.3, 3.0  # of a pixel; most show nothing
+EMPTY_SLICES = 2.0  # that are kept, for each slice with a finding
+UNSEEN = 0.0625  # share of a step's slices that are blank or noise
+LEFT_ALONE = 0.98  # least share of lesion-free slices on which the thresholds let nothing be named
 SLICE_WEIGHT = 3.0  # of the slices' loss beside the pixels'; pixels make few patients enough
 LEAST_LOGIT = -1.0  # of a slice on which a finding is named: odds of 1 to 2.7 among slices learned from
 SHIFT = 4  # pixels of the network's input that slices are moved by, at most
@@ -49,21 +60,12 @@ class ReaderFit:
         slices_per_step: half of them show a finding.
         learning_rate: at its peak, after a short warm-up; falls to 0 along a cosine.
         findings: names to learn, each a mask of cases; empty: every finding of the cases that is also a mask.
-        empty_slices: slices without a finding that are kept, for each slice with one.
-        unseen: share of a step's slices that are blank or noise.
-        least_pixels: a slice with fewer pixels of a finding counts neither for nor against it.
-        leaves_alone: least share of lesion-free slices of the held-back patients on which nothing is named:
-            sets the thresholds.
     """
 
     steps: Annotated[int, Ge(1)] = 1500
     slices_per_step: Annotated[int, Ge(4)] = 32
     learning_rate: Annotated[float, Gt(0)] = 4e-3
     findings: tuple[str, ...] = ()
-    empty_slices: Annotated[float, Gt(0)] = 2.0
-    unseen: Annotated[float, Ge(0), Lt(0.5)] = 0.0625
-    least_pixels: Annotated[int, Ge(1)] = 3
-    leaves_alone: Annotated[float, Gt(0.5), Lt(1)] = 0.98
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +112,7 @@ def fit_reader(
             f"slice-reader: {len(cases)} training cases with masks are of one patient, and some patients set "
             "the thresholds. Give it at least two."
         )
-    slices = _read(reader, learned, findings, options, rng)
+    slices = _read(reader, learned, findings, rng)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = reader.blank_network(len(findings))
@@ -118,7 +120,7 @@ def fit_reader(
     reader.network, reader.findings = network.eval(), tuple(findings)
     reader.thresholds = (0.0,) * len(findings)
     volumes, scores = _scored(reader, held)
-    reader.thresholds = tuple(_thresholds(volumes, scores, options.leaves_alone))
+    reader.thresholds = tuple(_thresholds(volumes, scores))
     folder.mkdir(parents=True, exist_ok=True)
     save_model(network, str(folder / "weights.safetensors"))
     known = {"findings": findings, "thresholds": reader.thresholds, "network": reader.described()}
@@ -129,19 +131,19 @@ def fit_reader(
         "steps": options.steps,
         "seconds": round(time.monotonic() - started, 1),
         **_named_without(reader, seed),
-        **validated(reader, validation, options.least_pixels),
+        **validated(reader, validation),
     }
     (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
 
-def validated(reader: SliceReader, cases: Sequence[Case], least_pixels: int) -> dict[str, Any]:
+def validated(reader: SliceReader, cases: Sequence[Case]) -> dict[str, Any]:
     """Return the figures of a fitted reader on cases, and which of the lines it misses."""
     known = [case for case in cases if is_known(case, reader.findings)]
     if not known:
         return {"validation": None}
     volumes, scores = _scored(reader, known)
     named = [item > 0 for item in scores]
-    figures = reading_figures(volumes, scores, named, reader.findings, least_pixels)
+    figures = reading_figures(volumes, scores, named, reader.findings)
     return {"validation": figures, "shortfalls": shortfalls(figures)}
 
 
@@ -157,18 +159,14 @@ def _split(cases: Sequence[Case], rng: np.random.Generator) -> tuple[list[Case],
 
 
 def _read(
-    reader: SliceReader,
-    cases: Sequence[Case],
-    findings: Sequence[str],
-    options: ReaderFit,
-    rng: np.random.Generator,
+    reader: SliceReader, cases: Sequence[Case], findings: Sequence[str], rng: np.random.Generator
 ) -> Slices:
     """Read the slices that show a finding, and some that show none, patient by patient."""
     pixels, marks, areas = [], [], []
     for case, item, labels in _measured(cases, findings):
         seen = np.flatnonzero(item.areas.any(axis=1))
         empty = np.flatnonzero(~item.areas.any(axis=1))
-        most = max(1, round(options.empty_slices * len(seen)))
+        most = max(1, round(EMPTY_SLICES * len(seen)))
         chosen = np.sort(np.concatenate([seen, rng.permutation(empty)[:most]]))
         shown_pixels = reader.pixels(Crop(volume=case.volumes[0]))[torch.from_numpy(chosen)]
         pixels.append(shown_pixels.add(1).mul_(127.5).round_().to(torch.uint8))
@@ -205,7 +203,7 @@ def _train(
 
     classes = 1 + slices.areas.shape[1]
     weights = torch.tensor([BACKGROUND_WEIGHT, *[FINDING_WEIGHT] * (classes - 1)])
-    seen = np.flatnonzero((slices.areas >= options.least_pixels).any(dim=1).numpy())
+    seen = np.flatnonzero((slices.areas >= LEAST_PIXELS).any(dim=1).numpy())
     empty = np.flatnonzero(~slices.areas.any(dim=1).numpy())
     optimizer = torch.optim.AdamW(network.parameters(), lr=options.learning_rate, weight_decay=0.01)
     network.train()
@@ -220,7 +218,7 @@ def _train(
         down, right = (2 * int(by) for by in rng.integers(-SHIFT // 2, SHIFT // 2 + 1, 2))
         pixels = torch.roll(pixels, (down, right), (2, 3))
         marks = torch.roll(marks, (down // 2, right // 2), (1, 2))
-        for row in np.flatnonzero(rng.random(len(places)) < options.unseen):
+        for row in np.flatnonzero(rng.random(len(places)) < UNSEEN):
             # a slice that shows nothing: air, one value, or noise around it
             centre = float(rng.choice([-1.0, rng.uniform(-1, 1)]))
             spread = float(rng.choice([0.0, rng.uniform(0.02, 1)]))
@@ -228,7 +226,7 @@ def _train(
             marks[row], areas[row] = 0, 0
         logits = network(pixels)
         by_pixel = functional.cross_entropy(logits, marks, weight=weights)
-        told = (areas == 0) | (areas >= options.least_pixels)
+        told = (areas == 0) | (areas >= LEAST_PIXELS)
         by_slice = functional.binary_cross_entropy_with_logits(
             slice_scores(logits), (areas > 0).float(), weight=told.float()
         )
@@ -258,21 +256,21 @@ def _scored(reader: SliceReader, cases: Sequence[Case]) -> tuple[list[Shown], li
     return volumes, scores
 
 
-def _thresholds(volumes: Sequence[Shown], scores: Sequence[Scores], leaves_alone: float) -> list[float]:
+def _thresholds(volumes: Sequence[Shown], scores: Sequence[Scores]) -> list[float]:
     """Return a threshold a finding, at least `LEAST_LOGIT`: equal shares of lesion-free slices pass them.
 
-    The share is the largest at which `leaves_alone` of these slices pass no threshold. Without a least one,
+    The share is the largest at which `LEFT_ALONE` of these slices pass no threshold. Without a least one,
     thresholds of few patients lie in the gap below slices with a finding, where blank ones may lie.
     """
     areas = np.concatenate([item.areas for item in volumes])
     free = np.concatenate(scores)[areas.sum(axis=1) == 0]
     if not len(free):
         return [0.0] * areas.shape[1]
-    low, high = 0.0, 1 - leaves_alone
+    low, high = 0.0, 1 - LEFT_ALONE
     for _ in range(30):
         share = (low + high) / 2
         passed = (free > np.quantile(free, 1 - share, axis=0)).any(axis=1).mean()
-        low, high = (low, share) if passed > 1 - leaves_alone else (share, high)
+        low, high = (low, share) if passed > 1 - LEFT_ALONE else (share, high)
     return [max(LEAST_LOGIT, float(value)) for value in np.quantile(free, 1 - low, axis=0)]
 
 

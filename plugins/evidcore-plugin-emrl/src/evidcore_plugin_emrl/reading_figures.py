@@ -1,6 +1,6 @@
 """How well a reader reads slices: AUC, sensitivity on a lesion's largest slice, and what it leaves alone.
 
-A slice *shows* a finding from `least_pixels` of its mask on. A slice with fewer, but some, counts neither for
+A slice *shows* a finding from `LEAST_PIXELS` of its mask on. A slice with fewer, but some, counts neither for
 nor against that finding. A *lesion* is a connected part of a finding's mask; it is looked for on the slice
 that shows most of it. A *lesion-free* slice holds no pixel of any finding.
 """
@@ -19,6 +19,7 @@ Areas = np.ndarray[Any, np.dtype[np.int64]]
 Scores = np.ndarray[Any, np.dtype[np.float64]]
 Named = np.ndarray[Any, np.dtype[np.bool_]]
 
+LEAST_PIXELS = 3
 LEAST_AUC = 0.95  # a reader that a cross-view reward may rest on: mean over findings
 LEAST_SENSITIVITY = 0.80  # over lesions
 LEAST_SPECIFICITY = 0.97  # over lesion-free slices
@@ -57,11 +58,7 @@ def is_known(case: Case, findings: Sequence[str]) -> bool:
 
 
 def reading_figures(
-    volumes: Sequence[Shown],
-    scores: Sequence[Scores],
-    named: Sequence[Named],
-    findings: Sequence[str],
-    least_pixels: int,
+    volumes: Sequence[Shown], scores: Sequence[Scores], named: Sequence[Named], findings: Sequence[str]
 ) -> dict[str, Any]:
     """Measure what was read of volumes: scores of any scale, and what was named, each (slice, finding).
 
@@ -74,9 +71,9 @@ def reading_figures(
     found: dict[str, list[bool]] = {name: [] for name in findings}
     for volume, words in zip(volumes, named, strict=True):
         for z, index, pixels in volume.lesions:
-            if pixels >= least_pixels:
+            if pixels >= LEAST_PIXELS:
                 found[findings[index]].append(bool(words[z, index]))
-    aucs = {name: _auc(areas[:, index], score[:, index], least_pixels) for index, name in enumerate(findings)}
+    aucs = {name: _auc(areas[:, index], score[:, index]) for index, name in enumerate(findings)}
     every = [hit for some in found.values() for hit in some]
     measured = [auc for auc in aucs.values() if auc is not None]
     return {
@@ -109,8 +106,8 @@ def shortfalls(figures: dict[str, Any]) -> list[str]:
     ]
 
 
-def _auc(areas: Areas, score: Scores, least_pixels: int) -> float | None:
-    told = (areas == 0) | (areas >= least_pixels)
+def _auc(areas: Areas, score: Scores) -> float | None:
+    told = (areas == 0) | (areas >= LEAST_PIXELS)
     shows = areas[told] > 0
     return float(roc_auc_score(shows, score[told])) if 0 < shows.sum() < len(shows) else None
 

@@ -1,42 +1,17 @@
-"""What the settling test found: pay by condition and options, and an outcome for each condition."""
+"""What the settling test found: pay by condition, and an outcome for each."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
 
 from evidcore.contracts.judging import Checked, Outcome
 from evidcore_plugin_emrl.reader_habits import Habits
 from evidcore_plugin_emrl.reading_figures import LEAST_SENSITIVITY, LEAST_SPECIFICITY
-from evidcore_plugin_emrl.settling_conditions import CONDITIONS
 
 MOST_LEAKED = 0.05  # upper bound of what a contradicting slice, or a false finding, may be paid
 LEAST_RIGHT = {"whole": 0.4, "local": 0.6}  # perfect eyes do not reach 1: no slice shows all findings
 LEAST_OF_EYES = 0.8  # of what perfect eyes are paid, bound to findings, or where that is less
 ENOUGH_PAIRS = 200
 FALSE = "false finding"
-Agreement = Literal["whole", "local"]
-Control = Literal["none", "blank", "text", "others"]
-Bind = Literal["slice", "finding"]
-AGREEMENTS: tuple[Agreement, ...] = ("whole", "local")
-CONTROLS: tuple[Control, ...] = ("none", "blank", "text", "others")
-BINDS: tuple[Bind, ...] = ("slice", "finding")
-
-
-class Cell(NamedTuple):
-    """Options of the reward."""
-
-    agreement: Agreement
-    control: Control
-    bind: Bind
-    mask_gate: bool
-
-    def __str__(self) -> str:
-        gate = ", mask gate" if self.mask_gate else ""
-        return f"{self.agreement}, control {self.control}, bound to the {self.bind}{gate}"
-
-
-CELLS = [Cell(*one) for one in itertools.product(AGREEMENTS, CONTROLS, BINDS, (False, True))]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,8 +33,9 @@ class Pay:
 class Settled:
     """What the settling test found."""
 
-    own: Cell  # the reward's options
-    pays: Mapping[str, Mapping[Cell, Pay]]  # by condition, and FALSE
+    agreement: str  # the reward's option
+    bind: str  # the reward's option
+    pays: Mapping[str, Pay]  # by condition, and FALSE
     sensitivity: float | None  # of findings that the right slices show
     specificity: float | None  # of lesion-free slices
     named_on: Mapping[str, float]  # share of blank slices, and of noise, on which something is named
@@ -69,21 +45,8 @@ class Settled:
 
     def checks(self) -> list[Checked]:
         """Return an outcome for the reader, for what it goes by, and for each condition."""
-        found = [self._reader(), self._habit()]
-        for name in (*CONDITIONS, FALSE):
-            if self.own in self.pays.get(name, {}):
-                found.append(self._condition(name))
-        return found
-
-    def is_gated(self, name: str, agreement: Agreement, bind: Bind) -> bool:
-        """Tell whether the mask gate changes what a condition is paid."""
-        pays = self.pays[name]
-        cells = [Cell(agreement, one, bind, False) for one in CONTROLS]
-        return any(
-            abs(pays[one].value - pays[one._replace(mask_gate=True)].value) > 1e-9
-            for one in cells
-            if one in pays and one._replace(mask_gate=True) in pays
-        )
+        conditions = [self._condition(name, pay) for name, pay in self.pays.items()]
+        return [self._reader(), self._habit(), *conditions]
 
     def _reader(self) -> Checked:
         low = [(self.sensitivity or 0.0) < LEAST_SENSITIVITY, (self.specificity or 0.0) < LEAST_SPECIFICITY]
@@ -119,34 +82,23 @@ class Settled:
         outcome: Outcome = "fine" if self.habits.goes_by == "lesions" else "alarm"
         return Checked(check="settling: goes by", outcome=outcome, says=says, figures=figures)
 
-    def _condition(self, name: str) -> Checked:
-        pays = self.pays[name]
-        pay = pays[self.own]
-        beside = [
-            f"{control} {pays[cell].value:.3f}"
-            for control in CONTROLS
-            if (cell := self.own._replace(control=control)) in pays and control != self.own.control
-        ]
-        says = f"pays {pay} over {pay.pairs} pairs, perfect eyes {_number(pay.eyes)}"
-        says += f"; with control {', '.join(beside)}" if beside else ""
-        if not self.own.mask_gate and self.is_gated(name, self.own.agreement, self.own.bind):
-            says += f"; with mask gate {pays[self.own._replace(mask_gate=True)].value:.3f}"
+    def _condition(self, name: str, pay: Pay) -> Checked:
         outcome, why = self._outcome(name, pay)
+        eyes = "-" if pay.eyes is None else f"{pay.eyes:.3f}"
+        says = f"pays {pay} over {pay.pairs} pairs, perfect eyes {eyes}"
         says += f"; {why}" if why else ""
-        figures = {"pairs": float(pay.pairs)}
-        for cell, one in pays.items():
-            known = {"": one.value, " low": one.low, " high": one.high, " perfect eyes": one.eyes}
-            figures |= {f"{cell}{what}": value for what, value in known.items() if value is not None}
+        known = dataclasses.asdict(pay).items()
+        figures = {key: float(value) for key, value in known if value is not None}
         return Checked(check=f"settling: {name}", outcome=outcome, says=says, figures=figures)
 
     def _outcome(self, name: str, pay: Pay) -> tuple[Outcome, str]:
-        if name in ("swapped", "invented") and self.own.bind == "slice":
+        if name in ("swapped", "invented") and self.bind == "slice":
             return "fine", "by its formula, which has no report in it"
         if pay.high is None or pay.low is None:
             return "note", f"{pay.pairs} pairs are too few to say; raise --limit"
         if name == "right":
-            least, line = LEAST_RIGHT[self.own.agreement], ""
-            if pay.eyes is not None and (self.own.bind == "finding" or pay.eyes < least):
+            least, line = LEAST_RIGHT[self.agreement], ""
+            if pay.eyes is not None and (self.bind == "finding" or pay.eyes < least):
                 least, line = LEAST_OF_EYES * pay.eyes, f", {LEAST_OF_EYES:.0%} of what perfect eyes are paid"
             if pay.value < least:
                 return "alarm", f"at least {least:.3g} is needed{line}"
@@ -155,10 +107,6 @@ class Settled:
                 return "note", f"{pay.pairs} pairs are too few to tell it from {MOST_LEAKED}; raise --limit"
             return "alarm", f"the upper bound may be {MOST_LEAKED} at most"
         return "fine", ""
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _share(value: float | None) -> str:

@@ -1,33 +1,35 @@
 """The settling test of `cross-view`: does a slice that contradicts the report still pay?
 
-Gold answers are paid under each of `CONDITIONS`, with all options of the reward, and by readers with perfect
-eyes, who see what the masks show: the ceiling. The reader is asked each question once.
+Gold answers are paid under each of `CONDITIONS`, by the reward and by the same with perfect eyes, which see
+what the masks show: the ceiling. The reader is asked each question once.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from evidcore_plugin_reports.agreement import affirmed
 
-from evidcore.api import Case, Finding, Labeler, Reader, Rollout, Score, VolumeRef, paired_interval
+from evidcore.api import Case, Crop, Reader, Rollout, Score, VolumeRef, paired_interval
 from evidcore.contracts import ImageQuestion, LabelError
 from evidcore.data import read_geometry
 from evidcore.evaluate.bootstrap import LEVEL
 from evidcore_plugin_emrl.matched_slices import NOTHING, lacks_mask, patient_of, shown_findings
 from evidcore_plugin_emrl.reader_habits import Look, habits
-from evidcore_plugin_emrl.report_evidence import best_evidence
-from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell, Pay, Settled
-from evidcore_plugin_emrl.settling_conditions import CONDITIONS, OMITTED, RETOLD, conditions, own_crops
+from evidcore_plugin_emrl.report_evidence import best_evidence, shown_slices
+from evidcore_plugin_emrl.settled import FALSE, Pay, Settled
+from evidcore_plugin_emrl.settling_conditions import CONDITIONS, OMITTED, RETOLD, conditions
 
 if TYPE_CHECKING:
     from evidcore_plugin_emrl.cross_view import CrossView
 
 QUESTIONS_PER_CALL = 256
+SCANNED = ("right", "contradicting", "empty")  # conditions that show slices as they were scanned
 
 
 class Asked(Reader):
@@ -54,23 +56,6 @@ class Asked(Reader):
         ]
 
 
-class Read(Labeler):
-    """Reads each text once."""
-
-    def __init__(self, labeler: Labeler) -> None:
-        self.labeler = labeler
-        self.found: dict[str, tuple[Finding, ...] | LabelError] = {}
-
-    def __call__(self, text: str) -> tuple[Finding, ...]:
-        """Return what was read of a text before, or read it."""
-        if text not in self.found:
-            (self.found[text],) = self.labeler.read([text])
-        found = self.found[text]
-        if isinstance(found, LabelError):
-            raise found
-        return found
-
-
 class OracleReader(Reader):
     """Names what the masks show on a slice; nothing on a blank or changed one, and without a picture."""
 
@@ -82,22 +67,18 @@ class OracleReader(Reader):
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
         """Answer from the masks."""
-        return [" ".join(f"There is a {one}." for one in sorted(self.shown(q))) or NOTHING for q in questions]
+        seen = [frozenset[str]().union(*map(self.shown, question.crops)) for question in questions]
+        return [" ".join(f"There is a {name}." for name in sorted(names)) or NOTHING for names in seen]
 
-    def shown(self, question: ImageQuestion) -> frozenset[str]:
-        """Return what the crops of a question show."""
-        each = [shown_findings(self.cases[one.volume], one, self.cache_folder) for one in question.crops]
-        return frozenset[str]().union(*each)
+    def shown(self, crop: Crop) -> frozenset[str]:
+        """Return what a slice shows."""
+        return shown_findings(self.cases[crop.volume], crop, self.cache_folder)
 
 
 def settle(
-    reward: CrossView,
-    gold: Sequence[Rollout],
-    cases: Sequence[Case],
-    cache_folder: Path,
-    second: Reader | None = None,
+    reward: CrossView, gold: Sequence[Rollout], cases: Sequence[Case], cache_folder: Path
 ) -> Settled | None:
-    """Pay gold answers under all conditions and options.
+    """Pay gold answers under all conditions.
 
     Those about scans without a finding, or with one that has no mask, are left out; None where none is left.
     """
@@ -112,83 +93,101 @@ def settle(
     if not made:
         return None
     eyes = OracleReader([*cases, *(one.prompt.case for one in gold)], cache_folder)
-    labeler, asked = Read(reward.reading()), Asked(reward.reader)
-    paid = _paid(reward, asked, labeler, made)
-    ceiling = _paid(reward, Asked(eyes), labeler, made)
+    asked = Asked(reward.reader)
+    paid, ceiling = _paid(reward, asked, made), _paid(reward, Asked(eyes), made)
     patients = [patient_of(some["right"].prompt.case) for some in made]
-    pays: dict[str, dict[Cell, Pay]] = {}
-    for (name, cell), values in paid.items():
-        pay = _pay(values, ceiling[name, cell], patients, lowest=-1.0 if cell.control == "others" else 0.0)
-        if pay is not None:
-            pays.setdefault(name, {})[cell] = pay
-    named, shown = _named(asked.answers, labeler), {one: eyes.shown(one) for one in asked.answers}
-    plain = [q for q in named if q.crops and not q.crops[0].blank and not q.crops[0].change]
-    looks = [_look(question, eyes.cases, shown[question], named[question]) for question in plain]
-    cited = [crop for some in made for crop in own_crops(some["right"])]
-    right = {ImageQuestion(crops=(crop,), text=reward.question) for crop in cited}
-    seen = [name in named[q] for q in plain if q in right for name in shown[q]]
-    changed = {
-        "blank": [bool(named[q]) for q in named if q.crops and q.crops[0].blank],
-        "noise": [bool(named[q]) for q in named if q.crops and q.crops[0].change],
-    }
-    agreed = None
-    if second is not None:
-        again = Asked(second)
-        again(plain)
-        other = _named(again.answers, labeler)
-        both = [(name in named[q], name in other[q]) for q in plain if q in other for name in vocabulary]
+    pays = {name: _pay(paid[name], ceiling[name], patients, lowest=reward.bounds[0]) for name in paid}
+
+    def named(reader: Reader, crops: Iterable[Crop]) -> dict[Crop, frozenset[str]]:
+        """Return what a reader names on slices, without answers that cannot be read."""
+        shown = list(dict.fromkeys(crops))
+        answers = reader([ImageQuestion(crops=(crop,), text=reward.question) for crop in shown])
+        said = {crop: answer or "" for crop, answer in zip(shown, answers, strict=True)}
+        read = reward.reading().read_once(said.values())
+        found = {crop: read[text] for crop, text in said.items()}
+        return {
+            crop: frozenset(affirmed(one)) for crop, one in found.items() if not isinstance(one, LabelError)
+        }
+
+    right, blank, noise = (
+        named(asked, [crop for some in made for crop in some[name].prompt.crops()])
+        for name in ("right", "blank", "noise")
+    )
+    changed = {"blank": blank.values(), "noise": noise.values()}
+    plain = named(asked, _slices(reward, made))
+    shows = {crop: eyes.shown(crop) for crop in plain}
+    kappa = None
+    if reward.second_reader is not None:
+        other = named(Asked(reward.second_reader), plain)
+        both = [
+            (name in plain[crop], name in other[crop])
+            for crop in plain
+            if crop in other
+            for name in vocabulary
+        ]
         if len({said for pair in both for said in pair}) > 1:  # else both always say the same one thing
             from sklearn.metrics import cohen_kappa_score
 
-            agreed = float(cohen_kappa_score(*zip(*both, strict=True)))
+            kappa = float(cohen_kappa_score(*zip(*both, strict=True)))
     return Settled(
-        own=Cell(reward.agreement, reward.control, reward.bind, reward.mask_gate),
-        pays=pays,
-        sensitivity=fmean(seen) if seen else None,
-        specificity=_mean([not named[q] for q in plain if not shown[q]]),
-        named_on={name: _mean(values) or 0.0 for name, values in changed.items()},
-        habits=habits(looks),
-        looks=len(looks),
-        kappa=agreed,
+        agreement=reward.agreement,
+        bind=reward.bind,
+        pays={name: pay for name, pay in pays.items() if pay is not None},
+        sensitivity=_mean([name in right[crop] for crop in right for name in shows[crop]]),
+        specificity=_mean([not plain[crop] for crop in plain if not shows[crop]]),
+        named_on={name: _mean([*map(bool, some)]) or 0.0 for name, some in changed.items()},
+        habits=habits([_look(eyes.cases[crop.volume], crop, shows[crop], plain[crop]) for crop in plain]),
+        looks=len(plain),
+        kappa=kappa,
     )
 
 
-Paid = dict[tuple[str, Cell], list[float | None]]
+def _slices(reward: CrossView, made: Sequence[Mapping[str, Rollout]]) -> Iterator[Crop]:
+    """Yield what tells how well a reader reads: cited slices as scanned, and others' slices like them."""
+    for some in made:
+        for name in SCANNED:
+            if name in some:
+                prompt = some[name].prompt
+                for z, crop in shown_slices(prompt).items():
+                    yield crop
+                    yield from reward.matched(prompt.case, crop, z, reward.control_slices)
 
 
-def _paid(reward: CrossView, asked: Asked, labeler: Labeler, made: Sequence[Mapping[str, Rollout]]) -> Paid:
-    """Return what each pair is paid, by condition and options; None where it is not scored."""
-    found: Paid = {}
-    for cell in CELLS:
-        varied = reward.varied(asked, labeler, cell)
-        for name in (*CONDITIONS, RETOLD, OMITTED):
-            values: list[float | None] = [None] * len(made)
-            places = [place for place, some in enumerate(made) if name in some]
-            if name == "no image":
-                verdicts: list[Any] = []
-                for place in places:  # asked about the cited slices, the reader is shown none of them
-                    blind = ImageQuestion(crops=(), text=varied.question)
-                    crops = own_crops(made[place][name])
-                    asked.instead = {dataclasses.replace(blind, crops=(crop,)): blind for crop in crops}
-                    verdicts += varied([made[place][name]], {})
-                asked.instead = {}
-            else:
-                verdicts = [*varied([made[place][name] for place in places], {})]
-            for place, verdict in zip(places, verdicts, strict=True):
-                values[place] = verdict.value if isinstance(verdict, Score) else None
-            found[name, cell] = values
-        if cell.bind == "finding":
-            pairs = {"invented": RETOLD, "swapped": OMITTED}
-            gains = [
-                [
-                    None if one is None or two is None else one - two
-                    for one, two in zip(found[false, cell], found[plain, cell], strict=True)
-                ]
-                for false, plain in pairs.items()
+def _paid(
+    reward: CrossView, asked: Asked, made: Sequence[Mapping[str, Rollout]]
+) -> dict[str, list[float | None]]:
+    """Return what each pair is paid by what a reader answers, by condition; None where it is not scored."""
+    reward = copy.copy(reward)
+    reward.reader = asked
+    found: dict[str, list[float | None]] = {}
+    for name in (*CONDITIONS, RETOLD, OMITTED):
+        values: list[float | None] = [None] * len(made)
+        places = [place for place, some in enumerate(made) if name in some]
+        if name == "no image":
+            verdicts: list[Any] = []
+            for place in places:  # asked about the cited slices, the reader is shown none of them
+                blind = ImageQuestion(crops=(), text=reward.question)
+                crops = made[place][name].prompt.crops()
+                asked.instead = {dataclasses.replace(blind, crops=(crop,)): blind for crop in crops}
+                verdicts += reward([made[place][name]], {})
+            asked.instead = {}
+        else:
+            verdicts = [*reward([made[place][name] for place in places], {})]
+        for place, verdict in zip(places, verdicts, strict=True):
+            values[place] = verdict.value if isinstance(verdict, Score) else None
+        found[name] = values
+    retold, omitted = found.pop(RETOLD), found.pop(OMITTED)
+    if reward.bind == "finding":
+        gains = (
+            [
+                None if one is None or two is None else one - two
+                for one, two in zip(found[false], plain, strict=True)
             ]
-            known = ([gain for gain in some if gain is not None] for some in zip(*gains, strict=True))
-            found[FALSE, cell] = [*map(_mean, known)]
-    return {key: values for key, values in found.items() if key[0] not in (RETOLD, OMITTED)}
+            for false, plain in (("invented", retold), ("swapped", omitted))
+        )
+        known = ([gain for gain in some if gain is not None] for some in zip(*gains, strict=True))
+        found[FALSE] = [*map(_mean, known)]
+    return found
 
 
 def _pay(
@@ -209,23 +208,9 @@ def _pay(
     return Pay(value=interval.value, low=low, high=high, pairs=len(numbers), eyes=ceiling)
 
 
-def _named(answers: Mapping[ImageQuestion, str | None], labeler: Read) -> dict[ImageQuestion, frozenset[str]]:
-    """Return the findings that answers affirm, without answers that cannot be read."""
-    found = {}
-    for question, answer in answers.items():
-        (read,) = labeler.read([answer or ""])
-        if not isinstance(read, LabelError):
-            found[question] = frozenset(affirmed(read))
-    return found
-
-
-def _look(
-    question: ImageQuestion, cases: Mapping[VolumeRef, Case], shows: frozenset[str], named: frozenset[str]
-) -> Look:
-    crop = question.crops[0]
+def _look(case: Case, crop: Crop, shows: frozenset[str], named: frozenset[str]) -> Look:
     depth = read_geometry(crop.volume).shape_zyx[0]
     height = ((crop.box_zyx[0] if crop.box_zyx else 0) + 0.5) / depth
-    case = cases[crop.volume]
     return Look(patient=patient_of(case), height=height, shows=shows, named=named)
 
 

@@ -83,12 +83,6 @@ def conditions(
     return result
 
 
-def own_crops(rollout: Rollout) -> list[Crop]:
-    """Return what an answer cites."""
-    shown = {_index(crop): crop for crop in rollout.prompt.crops()}
-    return [shown[z] for z in _cited(rollout)]
-
-
 def _cited(rollout: Rollout) -> list[int]:
     evidence = rollout.answer.evidence
     if evidence is None:
