@@ -13,7 +13,7 @@ import click
 from evidcore.cli.check import parameter_count, parameter_list
 
 if TYPE_CHECKING:
-    from evidcore_plugin_lab.plan.plan import KeptFeatures, PlannedStage, Power
+    from evidcore_plugin_lab.plan.plan import KeptFeatures, PlannedStage
 
 
 @click.command()
@@ -42,9 +42,7 @@ def plan(recipe: Path, overrides: tuple[str, ...], out: Path, processes: int, as
         trains = f"; trains {parameter_count(stage.trained)}" if stage.trained != 0 else ""
         earlier = f"took {stage.earlier_s:.0f} s here before" if stage.earlier_s else "no earlier time"
         click.echo(f"{stage.stage:20} {stage.work}{trains}; {earlier}")
-        if stage.power is not None:
-            click.echo(f"{'':20} {_power(stage.power)}")
-        for line in _memory(stage):
+        for line in filter(None, (stage.power, *_memory(stage))):
             click.echo(f"{'':20} {line}")
     if result.features is not None:
         click.echo(f"features: {_features(result.features)}")
@@ -55,17 +53,6 @@ def plan(recipe: Path, overrides: tuple[str, ...], out: Path, processes: int, as
     click.echo("leaves this machine: " + ("; ".join(result.sends) or "nothing"))
     if result.network_blocked is not None:
         click.echo(f"isolated components: network {'' if result.network_blocked else 'not '}blocked")
-
-
-def _power(power: Power) -> str:
-    """Say which difference an evaluation would miss."""
-    asked = f"{power.questions} questions about {power.patients} patients"
-    if power.detectable is None:
-        return f"{asked}: too few patients for an interval or a verdict"
-    low, high = (f"{100 * share:.0f}" for share in power.detectable)
-    return (
-        f"{asked}: differences below {low} points would be missed, below {high} where a patient's are alike"
-    )
 
 
 def _features(kept: KeptFeatures) -> str:

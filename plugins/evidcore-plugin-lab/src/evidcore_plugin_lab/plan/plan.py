@@ -55,15 +55,6 @@ class KeptFeatures:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Power:
-    """What an evaluation or audit can find: two ways to answer that differ in every second question."""
-
-    patients: int
-    questions: int
-    detectable: tuple[float, float] | None  # a patient's questions unlike, and all alike; None: no interval
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedStage:
     """One line of the plan."""
 
@@ -74,7 +65,7 @@ class PlannedStage:
     memory: Mapping[Precision, Memory] | None  # None: not known before a download, or a component's own
     state_bytes: int | None  # weights, gradients and AdamW's moments alone
     earlier_s: float | None  # how long this stage took in the newest earlier run here
-    power: Power | None  # None: it answers nothing, or the data are not here
+    power: str  # which differences its answers would miss; "" where it trains, or the data are not here
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,7 +115,7 @@ def plan(recipe: Recipe, runs: Path, processes: int = 1) -> Plan:
             PlannedStage(
                 stage=name, work=load.text, trained=made.trained(load), lengths=rows, memory=needed,
                 state_bytes=state_bytes(made, load), earlier_s=_earlier(name, runs / recipe.name),
-                power=None if load.train else power(assembly, stage),
+                power="" if load.train else power(assembly, stage),
             )
         )  # fmt: skip
     blocked = bool(watch("isolation", "`isolated`").network_blocked()) if has_isolated(recipe) else None
@@ -135,18 +126,22 @@ def plan(recipe: Recipe, runs: Path, processes: int = 1) -> Plan:
     )  # fmt: skip
 
 
-def power(assembly: Assembly, stage: Stage) -> Power | None:
-    """Return which differences a stage would find in 80 of 100 such sets of patients."""
+def power(assembly: Assembly, stage: Stage) -> str:
+    """Say what 80 of 100 such sets would find, of two ways to answer that differ in every second question."""
     try:
         prompts = [prompt for use in stage.data if use.task for prompt in assembly.prompts(use)]
     except NotDownloadedError:
-        return None
-    patients, ends = len({cluster_of(prompt) for prompt in prompts}), None
-    if patients >= bootstrap.FEWEST_PATIENTS:
-        errors = [(0.5 / count) ** 0.5 for count in (len(prompts), patients)]
-        low, high = (bootstrap.detectable(error, degrees_of_freedom=patients - 1) for error in errors)
-        ends = (low or 0.0, high or 0.0)
-    return Power(patients=patients, questions=len(prompts), detectable=ends) if prompts else None
+        return ""
+    patients = len({cluster_of(prompt) for prompt in prompts})
+    asked = f"{len(prompts)} questions about {patients} patients"
+    if patients < bootstrap.FEWEST_PATIENTS:
+        return f"{asked}: too few patients for an interval or a verdict" if prompts else ""
+    errors = [(0.5 / count) ** 0.5 for count in (len(prompts), patients)]
+    found = [bootstrap.detectable(error, degrees_of_freedom=patients - 1) for error in errors]
+    low, high = (f"{100 * (share or 0):.0f}" for share in found)
+    return (
+        f"{asked}: differences below {low} points would be missed, below {high} where a patient's are alike"
+    )
 
 
 def kept_features(assembly: Assembly, made: Shapes) -> KeptFeatures | None:

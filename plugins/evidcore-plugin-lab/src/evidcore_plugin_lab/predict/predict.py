@@ -36,7 +36,7 @@ from evidcore.text.tags import LETTERS
 from evidcore_plugin_lab.predict.answer_page import write_answer_page
 from evidcore_plugin_lab.predict.evidence import mask_of, write_evidence
 from evidcore_plugin_lab.predict.inquiry import Inquiry, check_volume, most_new_tokens, naming_flags
-from evidcore_plugin_lab.predict.training_scans import Tell, describe, features_of, figures_of, known_scans
+from evidcore_plugin_lab.predict.training_scans import Tell, describe, figures_of, known_scans
 
 _LIKELIHOODS = ("log_likelihood", "verdict_log_likelihood", "share")  # of an option
 CASE = "scan"  # what the case is called: a file name may be a person's
@@ -86,10 +86,8 @@ def predict_scan(
         with naming_flags():
             volume = read(ref)
         check_volume(volume, ref, spec)
-        known = known_scans(folder, assembly, policy, weights, tell)
-        unlike = []
-        if not isinstance(known, str):
-            unlike = known.unlike(figures_of(volume), features_of(policy, assembly.view, ref))
+        known = known_scans(folder, assembly, tell)
+        unlike = [] if isinstance(known, str) else known.unlike(figures_of(volume))
         far = "; ".join(item["sentence"] for item in unlike if item["is_far"])
         if far and not inquiry.unlike:
             raise DataError(
@@ -155,10 +153,9 @@ def predict_scan(
 def describe_training(run: str | os.PathLike[str], tell: Tell = lambda *_: None) -> dict[str, Any]:
     """Return what a run's last model was trained on, and write what its scans were like to the run folder."""
     folder = open_run(Path(run))
-    weights, recipe = last_model(folder), load(folder.path / "resolved.toml")
-    assembly = Assembly(recipe)
-    policy = Context(assembly, "predict", before=outputs_of(folder, recipe, recipe.line)).local_policy()
-    return describe(known_scans(folder, assembly, policy, weights, tell), assembly)
+    _ = last_model(folder)  # or there is none
+    assembly = Assembly(load(folder.path / "resolved.toml"))
+    return describe(known_scans(folder, assembly, tell), assembly)
 
 
 def answered(
