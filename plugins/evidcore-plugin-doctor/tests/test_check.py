@@ -174,7 +174,7 @@ def test_a_number_that_the_file_itself_gives_to_another_label_is_told(real_data,
     masks = {name.replace("_", " "): f"{path}#{label}" for name, label in LABELS.items()}
     home.add("ct", volume=str(data / "example_ct_sm.nii.gz"), masks=masks)
     assert home.check()[0] == []
-    home.rows[-1]["masks"] = f"spleen={path}#1;kidney right={path}#3;liver={path}#5"
+    home.rows[-1]["masks"] = f"spleen={path}#1;kidney right={path}#3;liver={path}#5;stomach={path}"
     (fault,) = (fault for fault in home.check()[0] if fault.part == "labels")
     assert fault.text.startswith("'kidney right': is label 3 by the table, label 2 by the file's own list")
 

@@ -103,13 +103,12 @@ def look_at_masks(
             text = f"{name!r}: {100 * beyond:.0f} % of its {voxels[name]} voxels lie outside the body."
             text += " Look whether it belongs to this scan and is not flipped."
             add("mask/place", ref.path, error(text))
-    for path in labels:
-        numbers = _label_numbers(path)
-        for name, ref in masks.items():
-            number = numbers.get(plain_name(name), ref.label)
-            if ref.path == path and ref.label != number:
-                text = f"{name!r}: is label {ref.label} by the table, label {number} by the file's own list"
-                add("mask/labels", path, error(f"{text}. Correct the number, or the file."))
+    listed = {path: _label_numbers(path) for path in labels}
+    for name, ref in masks.items():
+        number = listed.get(ref.path, {}).get(plain_name(name), ref.label)
+        if ref.label not in (None, number):
+            text = f"{name!r}: is label {ref.label} by the table, label {number} by the file's own list"
+            add("mask/labels", ref.path, error(f"{text}. Correct the number, or the file."))
     for (file, reason), names in refused.items():
         add("mask", file, error(f"{', '.join(map(repr, names))}: {reason}"))
     backwards: dict[str, str] = {}

@@ -141,14 +141,10 @@ def _affirmed(
 
 
 def _words(training: Sequence[Question], asked: Sequence[Question]) -> tuple[Any, Any]:
-    scale = TfidfVectorizer(token_pattern=r"\w+")
-    return scale.fit_transform([item.words for item in training]), scale.transform([
-        item.words for item in asked
-    ])
+    scale = TfidfVectorizer(token_pattern=r"\w+").fit([item.words for item in training])
+    return tuple(scale.transform([item.words for item in some]) for some in (training, asked))
 
 
 def _headers(training: Sequence[Question], asked: Sequence[Question]) -> tuple[Any, Any]:
-    scale = StandardScaler()
-    return scale.fit_transform([item.header for item in training]), scale.transform([
-        item.header for item in asked
-    ])
+    scale = StandardScaler().fit([item.header for item in training])
+    return tuple(scale.transform([item.header for item in some]) for some in (training, asked))

@@ -7,6 +7,7 @@ affirmed more often than of patients who do not have it was read from something 
 """
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -146,8 +147,5 @@ def _rate(rates: Rates, patients: Mapping[str, Hashable]) -> Rate:
 def _minus(first: Rate, second: Rate) -> tuple[float, float]:
     """Return the ends of a difference of two shares of other patients (Newcombe 1998, method 10)."""
     (one, low, high), (other, least, most) = first, second
-    below, above = (
-        ((one - low) ** 2 + (most - other) ** 2) ** 0.5,
-        ((high - one) ** 2 + (other - least) ** 2) ** 0.5,
-    )
+    below, above = math.hypot(one - low, most - other), math.hypot(high - one, other - least)
     return one - other - below, one - other + above

@@ -136,9 +136,8 @@ def power(assembly: Assembly, stage: Stage) -> str:
     asked = f"{len(prompts)} questions about {patients} patients"
     if patients < bootstrap.FEWEST_PATIENTS:
         return f"{asked}: too few patients for an interval or a verdict" if prompts else ""
-    errors = [(0.5 / count) ** 0.5 for count in (len(prompts), patients)]
-    found = [bootstrap.detectable(error, degrees_of_freedom=patients - 1) for error in errors]
-    low, high = (f"{100 * (share or 0):.0f}" for share in found)
+    one = bootstrap.detectable(0.5**0.5, degrees_of_freedom=patients - 1) or 0.0
+    low, high = (f"{100 * one / count**0.5:.0f}" for count in (len(prompts), patients))
     return (
         f"{asked}: differences below {low} points would be missed, below {high} where a patient's are alike"
     )

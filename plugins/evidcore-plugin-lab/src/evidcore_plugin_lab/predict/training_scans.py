@@ -32,7 +32,6 @@ _QUANTILES = (5, 50, 95)
 _AIR_HU = -950.0  # around a body, and outside of a scanner's field
 _HU_OF_ONE = 200.0  # an excess of 1; less than lung and soft tissue or soft tissue and fat differ together
 
-Figures = Mapping[str, float]  # of a scan, by measure
 Tell = Callable[[int, int], None]
 
 
@@ -47,7 +46,7 @@ class TrainingScans:
         ends = {name: np.quantile(values, (0.01, 0.99)) for name, values in self.figures.items()}
         return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
 
-    def unlike(self, figures: Figures) -> list[dict[str, Any]]:
+    def unlike(self, figures: Mapping[str, float]) -> list[dict[str, Any]]:
         """Return the measures in which a scan lies outside, each in words too."""
         result = []
         for name, (low, high) in self.ranges().items():
