@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -39,7 +39,8 @@ class Hearsay(Dataset):
             share: how likely a case is added to.
             seed: decides which are.
         """
-        self.source, self.share, self.seed = source, share, seed
+        self.source = self.derived_from = source  # which is asked what this set does not say itself
+        self.share, self.seed = share, seed
         self.findings = source.findings
         self.left_out = source.left_out
 
@@ -50,10 +51,6 @@ class Hearsay(Dataset):
     def listed(self, split: Split) -> Iterator[Case]:
         """Yield every case that the source names."""
         return map(self._told, self.source.listed(split))
-
-    def unlisted(self) -> Iterable[str]:
-        """Say what the source cannot read."""
-        return self.source.unlisted()
 
     def fingerprint(self) -> str:
         """Hash the source's fingerprint and the options."""
