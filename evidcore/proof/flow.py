@@ -335,7 +335,8 @@ def _slope(
         halves = 2 * (ends[2] - ends[3])
         size_of, bend = max(abs(seen), abs(expected)), abs(seen - halves)
         if size_of > 20 * noise and bend <= 0.25 * size_of:  # else it says nothing
-            if abs(seen - expected) <= tolerance.slope * size_of:
+            straight = (4 * halves - seen) / 3  # Richardson's: without what bends with the third power
+            if min(abs(seen - expected), abs(straight - expected)) <= tolerance.slope * size_of + 4 * noise:
                 return
             if size_of > 20 * rounding and bend <= 0.25 * max(abs(seen), abs(halves)) + 4 * noise:
                 denied = denied or (seen, expected)
