@@ -43,6 +43,7 @@ from evidcore.registry.factory import offer_of
 OWN = "own"
 OTHER = "other-patient"
 SAME_PATIENT = ("twin", "occluded")  # conditions that change nothing but what is asked, the best first
+ELSEWHERE = ("sham", "occluded-elsewhere")  # the same changes where nothing is asked
 BLIND_ARM = "blind-arm"
 LEVEL = 0.05
 LEAST_SHARE = 0.5  # of the gain: more lost where nothing asked has changed, or left without it, is no sight
@@ -167,7 +168,8 @@ class PolicyAuditResult(AuditResult):
             return f"The volume is used, and undecided is what in it: {text}."
         beside = f"{_points(elsewhere)} over the best that does not look, {_spread(elsewhere)}"
         rest = f"without what is asked {beside}"
-        if ends[1] < 0 and len(removed) == 1:
+        heeds_no_change = any(rung.name in ELSEWHERE for rung in self._of("kept"))
+        if ends[1] < 0 and len(removed) == 1 and not heeds_no_change:
             remedy = "so it may notice the change. Ask over like patients too (condition `matched`)"
             return f"Not told: {text}, but {rest}, {remedy}."
         if all(map(_is_above, apart)):
