@@ -88,9 +88,8 @@ class StageResult:
     rows: tuple[Row, ...] = ()
     answers: tuple[Mapping[str, Any], ...] | None = None  # lines of `answers.jsonl`; None: it asks nothing
     figures: Mapping[str, Any] | None = None  # of the training; None: the stage trains nothing
-    reference_lines: Mapping[str, Mapping[str, float | None]] | None = (
-        None  # by task; None: the stage measures nothing
-    )
+    # by task; None: the stage measures nothing
+    reference_lines: Mapping[str, Mapping[str, float | None]] | None = None
     verdict: Mapping[str, str] | None = None  # by task; None: the stage is no audit
 
     def to_json(self) -> dict[str, Any]:
