@@ -182,9 +182,7 @@ class Cache:
     def folder(self, key: Key, fill: Callable[[Path], object]) -> Path:
         """Return the path of a folder, made if it is not there; it stays while this process lives.
 
-        Processes that want the same one wait for the first.
-
-        `fill` writes the files into an empty folder.
+        Processes that want the same one wait for the first. `fill` writes the files into an empty folder.
         """
         from filelock import FileLock
 
