@@ -251,14 +251,10 @@ class PolicyAuditResult(AuditResult):
         gain = self.gain
         if gain is None or not gain.findings:
             return []
-        of_finding = {
-            finding: [index for index, item in enumerate(gain.findings) if item == finding]
-            for finding in sorted(set(gain.findings))
-        }
-        differences = {
-            finding: ([gain.differences[i] for i in indices], [gain.clusters[i] for i in indices])
-            for finding, indices in of_finding.items()
-        }
+        differences = {finding: (list[float](), list[str]()) for finding in sorted(set(gain.findings))}
+        for finding, value, patient in zip(gain.findings, gain.differences, gain.clusters, strict=True):
+            differences[finding][0].append(value)
+            differences[finding][1].append(patient)
         chances = [difference_p(*pair) for pair in differences.values()]
         rows = []
         for (finding, (values, owners)), p in zip(differences.items(), holm(chances), strict=True):

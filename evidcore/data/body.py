@@ -43,7 +43,10 @@ def outline(volume: Volume) -> Mask:
     plane = np.array([[[False, True, False], [True, True, True], [False, True, False]]])
     # beyond the grid counts as tissue: a body that reaches its edge is not worn away there
     worn = ndimage.binary_erosion(tissue, plane, iterations=steps, border_value=1)
-    body: Mask = ndimage.binary_dilation(_largest(worn), plane, iterations=steps) & tissue
+    labels, _ = ndimage.label(worn)
+    sizes = np.bincount(labels.reshape(-1))[1:]  # without what is outside
+    largest = labels == sizes.argmax() + 1 if sizes.size else worn
+    body: Mask = ndimage.binary_dilation(largest, plane, iterations=steps) & tissue
     return body
 
 
@@ -70,14 +73,3 @@ def midline_mm(volume: Volume, body: Mask | None = None) -> float | None:
     if len(middles) <= FEWEST_SLICES * slices or np.median(widths) < NARROWEST_MM:
         return None
     return float(np.median(middles)) * step_mm + (step_mm - fine_mm) / 2
-
-
-def _largest(region: Mask) -> Mask:
-    from scipy import ndimage
-
-    labels, count = ndimage.label(region)
-    if count == 0:
-        return region
-    sizes = np.bincount(labels.reshape(-1))
-    sizes[0] = 0
-    return np.asarray(labels == sizes.argmax())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from typing import Any
 
 import numpy as np
 
@@ -108,9 +107,8 @@ class VolumeCache:
     def get_or_put(self, ref: VolumeRef, *, keep_newer_than: float = math.inf) -> CachedVolume:
         """Return a volume whose slices are read one by one; read and put it on disk if it is not there.
 
-        Volumes below 1 MiB, and those that exceed the quota, are held in memory instead.
-
-        Entries used after `keep_newer_than`, in seconds since 1970, are not evicted for it.
+        Volumes below 1 MiB, and those that exceed the quota, are held in memory instead. Entries used after
+        `keep_newer_than`, in seconds since 1970, are not evicted for it.
         """
         key = volume_key(ref)
         cached = self._get(key, ref)
@@ -120,7 +118,9 @@ class VolumeCache:
         volume = loaded or read(ref)
         is_same = loaded is not None or volume_key(ref) == key  # not if the file was replaced meanwhile
         if is_same and volume.array.nbytes >= LEAST_BYTES:
-            name, facts = f"{key}-{LAYOUT}", _facts(volume)
+            span, name = _span(volume.array), f"{key}-{LAYOUT}"
+            facts = {"affine": volume.affine.tolist(), "range": [span.least, span.most]}
+            facts["percentile_ends"] = list(span.percentile_ends)
             if VOLUMES.put_array(name, volume.array, facts, keep_newer_than=keep_newer_than):
                 cached = self._get(key, ref)
         if cached is not None:
@@ -159,15 +159,6 @@ class VolumeCache:
 
 
 volume_cache = VolumeCache()  # this process's
-
-
-def _facts(volume: Volume) -> dict[str, Any]:
-    span = _span(volume.array)
-    return {
-        "affine": volume.affine.tolist(),
-        "range": [span.least, span.most],
-        "percentile_ends": list(span.percentile_ends),
-    }
 
 
 def _span(array: Array) -> Intensities:

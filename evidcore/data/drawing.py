@@ -14,7 +14,7 @@ import dataclasses
 
 import numpy as np
 
-from evidcore.case import Crop, Drawing
+from evidcore.case import Crop
 from evidcore.data.files import format_of
 from evidcore.data.grid import Array, Geometry
 from evidcore.data.pictures import Picture, colours
@@ -40,7 +40,13 @@ def render(crop: Crop, region: Array, geometry: Geometry) -> Rendering:
     if drawing is None or drawing.kind == "picture":
         return Rendering(region, spacing, None)
     if drawing.kind in ("slices", "tiles"):
-        chosen = _chosen(crop, drawing, region)
+        first = crop.box_zyx[0] if crop.box_zyx else 0
+        if absent := [z for z in drawing.slices if not first <= z < first + len(region)]:
+            raise DataError(
+                f"{crop.volume.path}: slice {absent[0]} is drawn, and the crop has slices {first} to "
+                f"{first + len(region) - 1}. Draw slices that are there."
+            )
+        chosen = region[[z - first for z in drawing.slices]]
         if drawing.columns:  # row by row in one picture, (1, y, x)
             count, height, width = chosen.shape
             rows, columns = -(-count // drawing.columns), drawing.columns
@@ -75,15 +81,3 @@ def photograph(crop: Crop, *, in_colours: bool) -> Array | None:
         return whole
     _, _, y0, y1, x0, x1 = crop.box_zyx
     return whole[y0:y1, x0:x1]
-
-
-def _chosen(crop: Crop, drawing: Drawing, region: Array) -> Array:
-    first = crop.box_zyx[0] if crop.box_zyx else 0
-    places = [z - first for z in drawing.slices]
-    for z, place in zip(drawing.slices, places, strict=True):
-        if not 0 <= place < len(region):
-            raise DataError(
-                f"{crop.volume.path}: slice {z} is drawn, and the crop has slices {first} to "
-                f"{first + len(region) - 1}. Draw slices that are there."
-            )
-    return region[places]

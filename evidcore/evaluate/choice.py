@@ -43,12 +43,10 @@ from evidcore.text.tags import LETTERS
 def measure_thinking(
     metrics: Iterable[NamedMetric], prompts: Sequence[Prompt], answers: Sequence[str], task: Task
 ) -> Measurement:
-    """Measure the thinking of answers against the reports of their cases.
+    """Measure the thinking of answers against the reports of their cases, by metrics that read "think".
 
     An answer without thinking counts as one that thought nothing, unless none has any: then nothing was asked
     for, and nothing is measured.
-
-    Metrics that read "think" are used.
     """
     thoughts = [task.parse(prompt, text).think for prompt, text in zip(prompts, answers, strict=True)]
     if not any(thoughts):
@@ -193,9 +191,8 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
         answers: list[ChoiceAnswer] = []
         for batch in asking.batches(prompts):
             written = policy.complete(batch, max_new_tokens=asking.max_new_tokens)
-            direct, verdict = (
-                ([None] * len(batch),) * 2 if asking.headline_only else _likeliest(policy, batch, task)
-            )
+            both = (None, None) if asking.headline_only else option_log_likelihoods(policy, batch, task)
+            direct, verdict = (_likeliest(some, len(batch)) for some in both)
             for prompt, item, bare, full in zip(batch, written, direct, verdict, strict=True):
                 text = item.text
                 read = task.parse(prompt, text)
@@ -269,12 +266,8 @@ def option_log_likelihoods(
     return direct, None if whole == bare else policy.log_likelihoods(prompts, whole)
 
 
-def _likeliest(
-    policy: Policy, prompts: Sequence[Prompt], task: Task
-) -> tuple[list[str | None], list[str | None]]:
-    direct, verdict = option_log_likelihoods(policy, prompts, task)
-    return _best(direct), [None] * len(prompts) if verdict is None else _best(verdict)
-
-
-def _best(likelihoods: Sequence[Sequence[float]]) -> list[str | None]:
+def _likeliest(likelihoods: Sequence[Sequence[float]] | None, count: int) -> Sequence[str | None]:
+    """Return the letter of each prompt's likeliest option, None of `count` prompts that were not asked."""
+    if likelihoods is None:
+        return [None] * count
     return [LETTERS[max(range(len(row)), key=row.__getitem__)] for row in likelihoods]

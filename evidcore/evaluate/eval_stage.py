@@ -37,7 +37,7 @@ class AnonymizedPolicy(ForwardingPolicy):
     def __init__(self, policy: Policy, where: str = "policy") -> None:
         """Take the policy; one that is sealed already is taken as it is. `where` is for errors."""
         self._policy, self.caveat = unwrapped(policy), policy.caveat
-        self._where = policy._where if isinstance(policy, AnonymizedPolicy) else where
+        self._where: str = policy._where if isinstance(policy, AnonymizedPolicy) else where
         self.cut_off: list[bool] = policy.cut_off if isinstance(policy, AnonymizedPolicy) else []
 
     def forward(self, method: str, prompts: Sequence[Prompt], *columns: Any, **settings: Any) -> Any:
@@ -80,13 +80,12 @@ class EvalStage(Stage):
     def open_keys(cls, table: Mapping[str, Any], around: RecipeContext) -> Mapping[str, Option] | None:
         """Return the options of the evaluations that its data entries are measured by."""
         result: dict[str, Option] = {}
-        names = [name for _, name in _named(table, around)]
-        for name in names:
-            with contextlib.suppress(PluginError):
+        try:
+            for _, name in _named(table, around):
                 for key, option in options(find("evaluation", name).load(), "evaluation").items():
                     if key not in result or result[key].default is None:  # a default says more than none
                         result[key] = option
-                continue
+        except PluginError:
             return None
         return result
 

@@ -79,12 +79,8 @@ class Measurement:
         """Return a row per figure, in the order of the metrics, then one per metric that gave none."""
         result = []
         for figure in self.sources:
-            judged = [
-                (text.figures[figure], patient)
-                for text, patient in zip(self.texts, patients, strict=True)
-                if figure in text.figures
-            ]
-            values, owners = [value for value, _ in judged], [patient for _, patient in judged]
+            values = [text.figures[figure] for text in self.texts if figure in text.figures]
+            owners = [one for one, text in zip(patients, self.texts, strict=True) if figure in text.figures]
             lacking = [text for text in self.texts if figure not in text.figures]
             missing = self._missing(self.sources[figure], lacking)
             note = "; ".join(part for part in (self.notes.get(figure, ""), missing) if part)

@@ -226,7 +226,8 @@ def _regression(training: Sequence[Prompt]) -> Rule:
     common = sorted((-count, feature) for feature, count in offers.items() if count >= FEWEST_OFFERS)
     column_of = {feature: index for index, (_, feature) in enumerate(common[:MOST_FEATURES])}
 
-    def described(prompts: Sequence[Prompt]) -> np.ndarray[Any, Any]:
+    def described(prompts: Sequence[Prompt]) -> tuple[np.ndarray[Any, Any], list[int]]:
+        """Return the features of each option, and 1 for the right ones."""
         rows = [
             (option, place, prompt)
             for prompt in prompts
@@ -239,17 +240,13 @@ def _regression(training: Sequence[Prompt]) -> Rule:
             lengths = [len(other) for other in prompt.reference["options"]]
             row[len(column_of)] = len(option) / max(*lengths, 1)
             row[len(column_of) + 1 + place] = 1.0
-        return table
+        return table, [int(place == answer_place(prompt)) for _, place, prompt in rows]
 
-    labels = [
-        int(place == answer_place(prompt))
-        for prompt in sample
-        for place in range(len(prompt.reference["options"]))
-    ]
+    table, labels = described(sample)
     if len(set(labels)) < 2:
         return lambda prompt: [0.0] * len(prompt.reference["options"])
-    model = logistic(described(sample), np.array(labels), strength=0.1)
-    return lambda prompt: model.decision_function(described([prompt])).round(6).tolist()
+    model = logistic(table, np.array(labels), strength=0.1)
+    return lambda prompt: model.decision_function(described([prompt])[0]).round(6).tolist()
 
 
 def logistic(features: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], *, strength: float = 1.0) -> Any:

@@ -46,11 +46,7 @@ class FeatureBank:
         memory_bytes: int = 1 << 30,
         cache: Cache | None = None,
     ) -> None:
-        """Start empty.
-
-        Features in memory are bounded; "float16" halves and rounds them. `cache` keeps them between
-        processes.
-        """
+        """Start empty; "float16" halves and rounds features. `cache` keeps them between processes."""
         self.spec = spec
         self.dtype = getattr(torch, precision)
         self.memory_bytes = memory_bytes
@@ -165,8 +161,7 @@ class FeatureBank:
 
     def _follow(self, encoder: Encoder) -> None:
         """Forget features of other weights."""
-        # every in-place change of a tensor raises its version: an optimiser step and a loaded checkpoint both
-        # show
+        # every in-place change of a tensor raises its version: an optimiser step, a loaded checkpoint
         weights = [*encoder.parameters(), *encoder.buffers()]
         now = tuple((id(weight), weight._version) for weight in weights)
         if self._encoder == now:

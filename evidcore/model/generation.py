@@ -32,18 +32,6 @@ from evidcore.model.vlm import VolumeVLM
 LEAST_LEAVING = 0.25  # of the rows that are held must be over before these leave: what stays is copied
 
 
-def warpers_of(sampling: Sampling) -> LogitsProcessorList:
-    """Return what cuts the tail of the distribution."""
-    warpers = LogitsProcessorList()
-    if sampling.top_k:
-        warpers.append(TopKLogitsWarper(sampling.top_k))
-    if sampling.top_p < 1.0:
-        warpers.append(TopPLogitsWarper(sampling.top_p))
-    if sampling.min_p:
-        warpers.append(MinPLogitsWarper(sampling.min_p))
-    return warpers
-
-
 @torch.no_grad()
 def continue_rows(
     model: VolumeVLM,
@@ -233,7 +221,13 @@ class _TokenSampler:
         self, sampling: Sampling, seeds: Sequence[int] | None, limit: int, device: torch.device
     ) -> None:
         self.sampling = sampling
-        self.warpers = warpers_of(sampling)
+        self.warpers = LogitsProcessorList()  # what cuts the tail of the distribution
+        if sampling.top_k:
+            self.warpers.append(TopKLogitsWarper(sampling.top_k))
+        if sampling.top_p < 1.0:
+            self.warpers.append(TopPLogitsWarper(sampling.top_p))
+        if sampling.min_p:
+            self.warpers.append(MinPLogitsWarper(sampling.min_p))
         self.forbidden = torch.tensor(sampling.forbidden_ids, dtype=torch.long, device=device)
         self.uniform: Tensor | None = None
         if sampling.temperature > 0 and seeds is not None:

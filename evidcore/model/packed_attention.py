@@ -40,13 +40,19 @@ class Packed:
     layout: Layout
 
     def inputs(self, model: Any) -> dict[str, Any]:
-        """Return what `model` takes, but for what it is shown."""
-        return {
-            "input_ids": self.input_ids,
-            "position_ids": self.position_ids,
-            "use_cache": False,
-            **attention_inputs(model, self.layout),
-        }
+        """Return what `model` takes, but for what it is shown.
+
+        A model under "sdpa" is left with an implementation that also knows packed rows: gradient
+        checkpointing attends again during the backward pass.
+        """
+        given = {"input_ids": self.input_ids, "position_ids": self.position_ids, "use_cache": False}
+        decoder = model.get_decoder()
+        if decoder.config._attn_implementation == "flex_attention":
+            return {**given, "attention_mask": self.layout.block_mask()}
+        if decoder.config._attn_implementation != NAME:
+            decoder.set_attn_implementation(NAME)  # never put back: a backward pass would differ
+        # transformers makes no mask of its own where it is given one of four dimensions
+        return {**given, "attention_mask": self.layout.answer_mask, "packed": self.layout}
 
 
 def pack(
@@ -272,21 +278,6 @@ def packing_blocker(model: Any) -> str:
     if not why_not and config._attn_implementation not in ("sdpa", "flex_attention", NAME):
         return f"its attention is {config._attn_implementation!r}, neither 'sdpa' nor 'flex_attention'"
     return why_not
-
-
-def attention_inputs(model: Any, layout: Layout) -> dict[str, Any]:
-    """Return what a model takes to attend in packed rows, by name.
-
-    A model under "sdpa" is left with an implementation that also knows packed rows: gradient checkpointing
-    attends again during the backward pass.
-    """
-    decoder = model.get_decoder()
-    if decoder.config._attn_implementation == "flex_attention":
-        return {"attention_mask": layout.block_mask()}
-    if decoder.config._attn_implementation != NAME:
-        decoder.set_attn_implementation(NAME)  # never put back: a backward pass would differ
-    # transformers makes no mask of its own where it is given one of four dimensions
-    return {"attention_mask": layout.answer_mask, "packed": layout}
 
 
 def attend(

@@ -81,7 +81,7 @@ class VLMPolicy(Policy):
         """Return the log-probability in nats of each candidate completion, summed over its tokens."""
         prefixes = [self.prefix(prompt) for prompt in prompts]
         tokenizer = self.processor.tokenizer
-        result: list[list[float]] = [[] for _ in prompts]
+        result: dict[int, list[float]] = {}
         for batch in self._batches([len(prefix.ids) for prefix in prefixes]):
             candidates = [
                 [tokenizer(text, add_special_tokens=False)["input_ids"] for text in completions[place]]
@@ -89,9 +89,8 @@ class VLMPolicy(Policy):
             ]
             with self.asking():
                 scores = self._score([prefixes[place] for place in batch], candidates)
-            for place, score in zip(batch, scores, strict=True):
-                result[place] = score
-        return result
+            result.update(zip(batch, scores, strict=True))
+        return [result[place] for place in range(len(prompts))]
 
     def prefix(self, prompt: Prompt) -> Prefix:
         """Return the prompt as the model reads it."""

@@ -6,11 +6,10 @@ keys of its own row. What a row has written since its prompt, tools' turns among
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -130,25 +129,18 @@ def next_logits(
     model: VolumeVLM, shared: SharedPrefix, positions: Tensor, **given: Tensor | None
 ) -> Float[Tensor, "row vocabulary"]:
     """Compute the next places of shared rows, `given` as ids or embeddings; return logits behind the last."""
-    with _using(model):
+    config = model.model.language_model.config
+    was = config._attn_implementation
+    config._attn_implementation_internal = NAME  # it attends by this module
+    try:
         output = model(
             attention_mask=None, position_ids=positions, use_cache=False, shared=shared, logits_to_keep=1,
             **given,
         )  # fmt: skip
-    logits: Tensor = output.logits[:, -1]
-    return logits
-
-
-@contextlib.contextmanager
-def _using(model: VolumeVLM) -> Iterator[None]:
-    """Let the language model attend by this module."""
-    config = model.model.language_model.config
-    was = config._attn_implementation
-    config._attn_implementation_internal = NAME
-    try:
-        yield
     finally:
         config._attn_implementation_internal = was
+    logits: Tensor = output.logits[:, -1]
+    return logits
 
 
 def attend(

@@ -36,6 +36,7 @@ _STRING = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _TAG_OF_JINJA = re.compile(rf"\{{#.*?#\}}|\{{[{{%](?:{_STRING}|[^'\"])*?[%}}]\}}", re.S)
 # one operation that may last for hours; `f(*rest)`, `f(**rest)` and `"-" * 40` are not meant
 _COSTLY = re.compile(r"[^\s(,*]\s*\*(?!\s*\d{1,4}\b)|\|\s*round\b")
+_DATED = "It writes today's date: a run that goes on or is evaluated tomorrow would read other prompts."
 _DEAF = "A user turn after an answer is refused, or changes what stood before it."
 # a macro of this name stands before the function that gives the day
 _CLOCK = "{%- macro strftime_now(format) -%}" + _DAY + "{%- endmacro -%}"
@@ -116,14 +117,11 @@ class _Template:
         trained = self._split([("user", _ASK), ("assistant", _ANSWER)], (_ASK, _ANSWER), asks=False)
         again = self._split([("user", _ASK), ("assistant", _ANSWER), ("user", _TOOL)], (_ASK, _ANSWER, _TOOL))
         ended = "" if trained is None else self._up_to_control_token(trained[2])
-        losses = (
-            self._question(before + _TEXT + after), self._date(),
-            *_answer((before, _unopened(after)), trained, ended),
-            None if again else _loss("second question", _DEAF, "writes each turn once and in order"),
-        )  # fmt: skip
-        result = tuple(loss for loss in losses if loss is not None)
-        if again is None or result:
-            return None, result
+        losses = [*self._altered(before, after), *_answer((before, _unopened(after)), trained, ended)]
+        if again is None:
+            losses.append(_loss("second question", _DEAF, "writes each turn once and in order"))
+        if again is None or losses:
+            return None, tuple(losses)
         turns = Turns(
             before_question=before, before_answer=_unopened(after), end_of_turn=ended,
             after_answer=again[2], before_next_answer=_unopened(again[3]), form=self.form,
@@ -181,18 +179,13 @@ class _Template:
         first = min(tokens, key=lambda token: (text.index(token), -len(token)))
         return text[: text.index(first) + len(first)]
 
-    def _question(self, expected: str) -> Loss | None:
-        if self.render([("user", _TEXT)], asks=True) == expected:
-            return None
-        how = f"The user's text {_TEXT!r} does not come back as it was."
-        return _loss("question", how, "leaves text alone")
-
-    def _date(self) -> Loss | None:
-        chat = self.render([("user", _ASK)], asks=True, template=_CLOCK + self.template)
-        if chat is None or _DAY not in chat:
-            return None
-        how = "It writes today's date: a run that goes on or is evaluated tomorrow would read other prompts."
-        return _loss("date", how, "holds a fixed date or none")
+    def _altered(self, before: str, after: str) -> Iterator[Loss]:
+        """Yield what makes a question another one, at once or tomorrow."""
+        if self.render([("user", _TEXT)], asks=True) != before + _TEXT + after:
+            how = f"The user's text {_TEXT!r} does not come back as it was."
+            yield _loss("question", how, "leaves text alone")
+        if _DAY in (self.render([("user", _ASK)], asks=True, template=_CLOCK + self.template) or ""):
+            yield _loss("date", _DATED, "holds a fixed date or none")
 
 
 @contextlib.contextmanager

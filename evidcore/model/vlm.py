@@ -282,9 +282,7 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             return embeds, {}
         first, *deep = torch.split(torch.cat(features).to(embeds), embeds.shape[-1], dim=-1)
         placed = embeds.masked_scatter(places.unsqueeze(-1), first)
-        if not deep:
-            return placed, {}
-        return placed, {"visual_pos_masks": places, "deepstack_visual_embeds": deep}
+        return placed, {"visual_pos_masks": places, "deepstack_visual_embeds": deep} if deep else {}
 
 
 class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]

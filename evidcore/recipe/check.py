@@ -91,7 +91,7 @@ def stage_class(kind: str) -> Any:
 def section(raw: Mapping[str, Any], path: Path) -> str:
     """Return what messages call a path: stages go by their kind, `stage.grpo.reward[1].levels`."""
     if len(path) > 1 and path[0] == "stage" and isinstance(path[1], int):
-        kinds = [item.get("kind") if isinstance(item, Mapping) else None for item in _list(raw.get("stage"))]
+        kinds = [item.get("kind") for item in order.as_tables(raw.get("stage"))]
         kind = kinds[path[1]] if path[1] < len(kinds) else None
         if isinstance(kind, str):
             twins = [index for index, other in enumerate(kinds) if other == kind]
@@ -113,10 +113,6 @@ def service_kind(table: Mapping[str, Any]) -> str | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def _list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else ()
-
-
 class Tables(Components):
     """Looks into the tables of a recipe: components, services and stages; imports what they name."""
 
@@ -127,7 +123,7 @@ class Tables(Components):
         super().__init__({name: kind for name, kind in known.items() if kind in SERVICE_KINDS})
         self.raw = raw
         self.read: dict[Offer, Form] = {}  # of every component and stage that was looked into
-        kinds = [item.get("kind") for item in _list(raw.get("stage")) if isinstance(item, Mapping)]
+        kinds = [item.get("kind") for item in order.as_list(raw.get("stage")) if isinstance(item, Mapping)]
         self.kinds = list(dict.fromkeys(str(kind) for kind in kinds))
 
     def check(self) -> tuple[dict[str, Any], list[Mistake]]:
@@ -222,7 +218,7 @@ class Tables(Components):
             table = self.raw["stage"][path[1]]
             around = f"a {table.get('kind')} stage, above its [[stage.…]] tables"
             homes = [name for name in homes if name == around and len(path) > 2] or homes
-            for index, item in enumerate(_list(table.get("reward"))):
+            for index, item in enumerate(order.as_list(table.get("reward"))):
                 if key not in reserved_keys("reward") and isinstance(item, Mapping) and self._has(item, key):
                     where = f"{section(self.raw, path[:2])}.reward[{index}]"
                     return f" It is an option of {where} ({item['use']})."
@@ -261,7 +257,7 @@ def _twins(known: Mapping[str, Option], table: Mapping[str, Any]) -> Iterator[tu
     """Yield the tables of a list whose figures could not be told apart."""
     for key, option in known.items():
         before: list[tuple[Any, Any]] = []
-        for index, item in enumerate(_list(table.get(key)) if option.kind in CORE_KEYS else ()):
+        for index, item in enumerate(order.as_list(table.get(key)) if option.kind in CORE_KEYS else ()):
             if isinstance(item, Mapping):
                 called = (item.get("use"), item.get("name") or "")
                 if called in before:

@@ -146,19 +146,14 @@ def _override(raw: dict[str, Any], item: str) -> Key:
         steps += [result.group(1), *(int(place) for place in re.findall(r"\d+", result.group(2)))]
     steps = _stage_place(raw, steps)
     target: Any = raw
-    for depth, step in enumerate(steps[:-1]):
-        so_far = factory.show(tuple(steps[: depth + 1])).lstrip(".")
-        if isinstance(step, str) and isinstance(target, dict):
-            target = target.setdefault(step, {})
-        elif isinstance(step, int) and isinstance(target, list) and step < len(target):
-            target = target[step]
+    for depth, step in enumerate(steps, start=1):
+        is_key = isinstance(step, str) and isinstance(target, dict)
+        if not is_key and not (isinstance(step, int) and isinstance(target, list) and step < len(target)):
+            raise ValueError(f"there is no {factory.show(tuple(steps[:depth])).lstrip('.')} in the recipe.")
+        if depth == len(steps):
+            target[step] = value
         else:
-            raise ValueError(f"there is no {so_far} in the recipe.")
-    last = steps[-1]
-    is_place = isinstance(last, int) and isinstance(target, list) and last < len(target)
-    if not is_place and not (isinstance(last, str) and isinstance(target, dict)):
-        raise ValueError(f"there is no {factory.show(tuple(steps)).lstrip('.')} in the recipe.")
-    target[last] = value
+            target = target.setdefault(step, {}) if is_key else target[step]
     return tuple(steps)
 
 

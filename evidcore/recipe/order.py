@@ -30,19 +30,19 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
             if not _NAME.fullmatch(key):
                 text = f"must be letters, digits, '_', '-' or '.', as files are called, got {key!r}."
                 yield (section, key), text
-    for index, observer in enumerate(_list(raw.get("observers"))):
+    for index, observer in enumerate(as_list(raw.get("observers"))):
         try:
             if isinstance(observer, str):
                 find("observer", observer)
         except PluginError as cause:
             yield ("observers", index), str(cause)
     around = RecipeContext(raw, services)
-    if around.table("model").get("load_in_4bit") and "language" not in _list(raw["model"].get("bfloat16")):
+    if around.table("model").get("load_in_4bit") and "language" not in as_list(raw["model"].get("bfloat16")):
         text = "embeddings and head lie in bfloat16, as products do. Write bfloat16 = ['language'] beside it."
         yield ("model", "load_in_4bit"), text
     yield from _language(around)
     line, arms = around, dict[str, RecipeContext]()
-    for index, table in enumerate(_tables(raw.get("stage"))):
+    for index, table in enumerate(as_tables(raw.get("stage"))):
         at: Path = ("stage", index)
         form: Any = stages.get(str(table.get("kind")))
         if form is None:
@@ -71,12 +71,12 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
 
 def _rounded(around: RecipeContext, stage: Mapping[str, Any], at: Path) -> Found:
     """Find what a stage would train, or how it would multiply, against weights that are kept in bfloat16."""
-    rounded, trl = _list(around.table("model").get("bfloat16")), stage.get("trl")
+    rounded, trl = as_list(around.table("model").get("bfloat16")), stage.get("trl")
     key, trained = "component", [str(stage.get("component")).removeprefix("model.")]
     if "train" in stage:
-        key, trained = "train", _list(stage["train"])
+        key, trained = "train", as_list(stage["train"])
     lora: Mapping[str, Any] = stage["lora"] if isinstance(stage.get("lora"), Mapping) else {"parts": []}
-    adapted = _list(lora.get("parts", ["language"]))
+    adapted = as_list(lora.get("parts", ["language"]))
     for part in rounded:
         if part in trained and part not in adapted:
             text = f"trains the {part}, and weights that model.bfloat16 names are too coarse for small steps."
@@ -111,7 +111,7 @@ def _data(around: RecipeContext, stage: Mapping[str, Any], form: Any, at: Path) 
     kind = stage.get("kind")
     view = around.table("model", "view").get("use")
     asked: set[str] = set()
-    for index, use in enumerate(_tables(stage.get("data"))):
+    for index, use in enumerate(as_tables(stage.get("data"))):
         here: Path = (*at, "data", index)
         dataset, task, split = use.get("dataset"), use.get("task"), use.get("split")
         known = around.table("dataset")
@@ -162,10 +162,11 @@ def _tags(view: str) -> bool:
         return False
 
 
-def _list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """Return a value that is a list, and an empty one in place of any other."""
     return value if isinstance(value, list) else []
 
 
-def _tables(value: Any) -> list[Mapping[str, Any]]:
+def as_tables(value: Any) -> list[Mapping[str, Any]]:
     """Return a list's items in place, an empty table for each that is none."""
-    return [item if isinstance(item, Mapping) else {} for item in _list(value)]
+    return [item if isinstance(item, Mapping) else {} for item in as_list(value)]

@@ -120,12 +120,10 @@ def size(module: nn.Module) -> int:
 
 def tables(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every table inside data sets, tasks, services and stages, and where it stands."""
-    sections = {"dataset": recipe.datasets, "task": recipe.tasks, "service": recipe.services}
+    stages = dict(zip(recipe.stage_names, map(stage_table, recipe.stages), strict=True))
+    sections = {"dataset": recipe.datasets, "task": recipe.tasks, "service": recipe.services, "stage": stages}
     waiting: list[tuple[str, Any]] = [
         (f"{section}.{name}", table) for section, tables in sections.items() for name, table in tables.items()
-    ]
-    waiting += [
-        (f"stage.{recipe.stage_name(index)}", stage_table(stage)) for index, stage in enumerate(recipe.stages)
     ]
     while waiting:
         where, value = waiting.pop(0)

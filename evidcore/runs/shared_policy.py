@@ -42,9 +42,7 @@ class _Asked:
         try:
             return _Share(method(*(column[mine] for column in self.columns), **self.arguments))
         except Exception as error:
-            if processes().is_first:
-                return _Share([], error)
-            return _Share([], _sendable(error, f"in process {processes().rank}"))
+            return _Share([], error if processes().is_first else _sendable(error))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +58,14 @@ class _Stopped:
     """The first process stopped at an error."""
 
 
-def _sendable(error: Exception, where: str) -> Exception:
+def _sendable(error: Exception) -> Exception:
     """Return an exception as another process can raise it, with what it looked like here."""
     text = "".join(traceback.format_exception(error))
     try:
         copy: Exception = pickle.loads(pickle.dumps(error))
     except Exception:  # of a class that cannot be sent
         copy = RuntimeError(f"{type(error).__name__}: {error}")
-    copy.add_note(f"{where}:\n{text}")
+    copy.add_note(f"in process {processes().rank}:\n{text}")
     return copy
 
 

@@ -10,7 +10,7 @@ more than one that does not.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,10 @@ class ReplayTrainer(GroupTrainer):
         first = self.state.global_step * self.keys.rows_per_step + number * rows
         batch = self.targets.batch([{"prompt": str(first + index)} for index in range(rows)])
         inputs, is_answer = self.answers_of(batch)
-        with torch.no_grad(), self._start() as start:
+        start, beneath = self.ref_model, contextlib.nullcontext()
+        if start is None:  # the model as it was at the start is what lies beneath PEFT's additions
+            start, beneath = self.model, self.accelerator.unwrap_model(self.model).disable_adapter()
+        with torch.no_grad(), beneath:
             wanted = start(**inputs).logits[:, :-1]
         given = model(**inputs).logits[:, :-1]
         return row_divergence(wanted, given, is_answer).mean()
@@ -82,15 +85,6 @@ class ReplayTrainer(GroupTrainer):
         inputs |= {"use_cache": False, "logits_to_keep": is_answer.shape[1] + 1}  # the last predicts nothing
         return inputs, is_answer
 
-    @contextlib.contextmanager
-    def _start(self) -> Iterator[Any]:
-        """Give the model as it was at the start: the reference, or what lies beneath PEFT's additions."""
-        if self.ref_model is not None:
-            yield self.ref_model
-        else:
-            with self.accelerator.unwrap_model(self.model).disable_adapter():
-                yield self.model
-
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return the divergence beside the other figures."""
         return {**super().step_figures(logs), "replay_kl": logs["replay_kl"]}
@@ -102,15 +96,9 @@ def row_divergence(
     is_answer: Bool[Tensor, "row token"],
 ) -> Float[Tensor, " row"]:
     """Return each row's mean of KL(wanted || given) over its answer's tokens, in nats, from logits."""
-    per_token = torch.zeros(is_answer.shape, device=given.device).masked_scatter(
-        is_answer,
-        functional.kl_div(
-            given[is_answer].float().log_softmax(-1),
-            wanted[is_answer].float().log_softmax(-1),
-            reduction="none",
-            log_target=True,
-        ).sum(-1),
-    )
+    after, before = (item[is_answer].float().log_softmax(-1) for item in (given, wanted))
+    divergence = functional.kl_div(after, before, reduction="none", log_target=True).sum(-1)
+    per_token = torch.zeros(is_answer.shape, device=given.device).masked_scatter(is_answer, divergence)
     return per_token.sum(-1) / is_answer.sum(-1)
 
 

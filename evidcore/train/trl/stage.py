@@ -156,8 +156,8 @@ class StageTrainer(TimedTrainer):
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Save and end after a step in which a process of the run was told to stop."""
         if self.state.global_step % self.num_iterations == 0:
-            param_groups = torch.tensor([stop_request.signal], device=self.accelerator.device)
-            stop_request.signal = int(self.accelerator.gather(param_groups).max())
+            signals = torch.tensor([stop_request.signal], device=self.accelerator.device)
+            stop_request.signal = int(self.accelerator.gather(signals).max())
             if stop_request.signal:
                 self.control.should_save = self.control.should_training_stop = True
         super()._maybe_log_save_evaluate(*args, **kwargs)

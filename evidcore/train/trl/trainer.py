@@ -118,13 +118,11 @@ def without_dead_groups(batch: dict[str, Any], answers_per_prompt: int, fewest: 
     if bool(live.all()):
         return batch
     rows = live.repeat_interleave(answers_per_prompt).nonzero().flatten().tolist()
-    result: dict[str, Any] = {}
+    result = dict(batch)
     for name, value in batch.items():
         is_per_row = isinstance(value, list) or (isinstance(value, Tensor) and value.dim() > 0)
         if is_per_row and len(value) == total:
             result[name] = [value[row] for row in rows] if isinstance(value, list) else value[rows]
-        else:
-            result[name] = value
     result["advantages"] *= len(rows) / total
     return result
 
