@@ -84,12 +84,9 @@ def test_its_process_checks_the_table_by_its_own_types(acting):
 
 
 @pytest.fixture
-def other(tmp_path, monkeypatch):
+def other(tmp_path, settings):
     """The interpreter of another environment, with an older version of the package first; it is trusted."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    (tmp_path / "config/evidcore").mkdir(parents=True)
-    trusted = f'python = ["{tmp_path}/other/bin/python"]'
-    (tmp_path / "config/evidcore/trust.toml").write_text(trusted)
+    settings.write_text(f'python = ["{tmp_path}/other/bin/python"]')
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "other"], check=True)
     (site,) = (tmp_path / "other").glob("lib/python*/site-packages")
     install(site, ACTING.replace('VERSION = "2"', 'VERSION = "1"').replace("pairs", "twos"), "1.0")
