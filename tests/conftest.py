@@ -122,6 +122,22 @@ def warm(tmp_path_factory) -> Callable[..., WarmProcess]:
     return start
 
 
+@pytest.fixture(scope="session")
+def put_package() -> Callable[..., None]:
+    """Return a function that writes a package into a folder as pip leaves it, with the sources of modules."""
+
+    def put(folder: Path, name: str, offers: str, version: str = "1.0", readme: str = "", **modules: str):
+        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\n{readme}"
+        (info / "METADATA").write_text(about, encoding="utf-8")
+        (info / "entry_points.txt").write_text(offers)
+        for module, source in modules.items():
+            (folder / f"{module}.py").write_text(source)
+
+    return put
+
+
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     """Have torch use two threads, as it does where a machine has them."""

@@ -52,12 +52,9 @@ def test_sections_come_in_the_order_of_the_recipe(tmp_path: Path):
 
 
 @pytest.fixture
-def without_pages(tmp_path, monkeypatch):
+def without_pages(put_package, tmp_path, monkeypatch):
     """Put a package before the installed one of the same name that offers no page."""
-    info = tmp_path / "evidcore_plugin_pages-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evidcore-plugin-pages\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[evidcore.observer]\nnothing = json:dumps\n")
+    put_package(tmp_path, "evidcore-plugin-pages", "[evidcore.observer]\nnothing = json:dumps\n", "0.1")
     monkeypatch.syspath_prepend(tmp_path)
 
 

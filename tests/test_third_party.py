@@ -24,7 +24,7 @@ BROKEN = {
     "evid-no-such-class": ("", "[evidcore.reward]\nno-such-class = evid_no_such_class:It\n"),
     "evid-not-a-target": ("", "[evidcore.reward]\nnot-a-target = just words\n"),
 }
-UNREADABLE = ("", "[evidcore.reward]\nno equals sign here\n")  # torch itself cannot be imported beside it
+UNREADABLE = "[evidcore.reward]\nno equals sign here\n"  # torch itself cannot be imported beside it
 
 
 @pytest.fixture
@@ -33,16 +33,6 @@ def site(example_site, monkeypatch):
     monkeypatch.syspath_prepend(example_site)
     yield example_site
     sys.modules.pop("evid_reward_laterality", None)  # the Hub's tests have one of that name
-
-
-def put_broken(site, package, body, table):
-    """Put a package on disk that is installed but broken."""
-    module = package.replace("-", "_")
-    info = site / f"{module}-0.3.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.3\n")
-    (info / "entry_points.txt").write_text(table)
-    (site / f"{module}.py").write_text(body)
 
 
 @pytest.fixture
@@ -99,16 +89,18 @@ def rollouts(cases, answers):
 
 
 @pytest.fixture
-def broken_site(tmp_path):
+def broken_site(put_package, tmp_path):
     """Packages that are broken, each in its own way."""
     folder = tmp_path / "broken"
     for package, (body, table) in BROKEN.items():
-        put_broken(folder, package, body, table)
+        put_package(folder, package, table, "0.3", **{package.replace("-", "_"): body})
     return folder
 
 
-def test_broken_packages_are_listed_with_their_reasons_and_hide_nobody(site, broken_site, evid, tmp_path):
-    put_broken(tmp_path / "unreadable", "evid-unreadable", *UNREADABLE)
+def test_broken_packages_are_listed_with_their_reasons_and_hide_nobody(
+    site, broken_site, put_package, evid, tmp_path
+):
+    put_package(tmp_path / "unreadable", "evid-unreadable", UNREADABLE)
     done = evid("plugins", "reward", sites=[site, broken_site, tmp_path / "unreadable"])
     assert done.returncode == 0, done.stderr
     assert "laterality" in done.stdout

@@ -128,22 +128,10 @@ def test_strict_format_without_thinking():
     assert tag_fault(f"<{'a' * 5000}>", think=False) == f"unexpected tag <{'a' * 39}…"
 
 
-@pytest.mark.parametrize(
-    ("completion", "letter"),
-    [("<think>A emphysema absent.</think><answer>B</answer>", "B"), ("<answer>b)</answer>", "B"),
-     ("<ANSWER>(c)", "C"), ("B", "B"), ("B) lung nodule", "B"), ("B lung nodule.", "B"), ("lung nodule", "B"),
-     ("Answer: d", "D"), ("The answer is A.", "A"), ("I choose option C because of the heart", "C"),
-     ("The right one is (C)", "C"), ("so it must be D", "D"), ("<think>B it is</think> C", "C"),
-     ("<answer>A</answer> no, <answer>D</answer>", "D"), ("The answer is a lung nodule.", "B"),
-     ("Answer: lung nodule", "B"), ("Answer: a small lung nodule", None),
-     ("B) lung nodule. The answer is a benign lesion", "B"), ("The answer is A lung nodule that grows", None),
-     ("The answer is (A), as I said", "A"), ("The answer is A, since it is large", "A"), ("answer: a", "A"),
-     ("the answer is a. It is large", "A"), ("option a) it is", "A"), ("A nodule is seen.", None),
-     ("B or C", None), ("no idea", None), ("", None), ("E", None)],
-)  # fmt: skip
+@pytest.mark.parametrize(("completion", "letter"), TABLE["lenient"])
 def test_a_tolerant_reader_finds_the_letter_and_never_guesses(completion, letter):
     options = ["emphysema", "lung nodule", "cardiomegaly", "consolidation"]
-    assert lenient_letter(completion, "ABCD", options) == letter
+    assert lenient_letter(completion, "ABCD", options) == (letter or None)
 
 
 @pytest.mark.parametrize("letter", "ABCD")

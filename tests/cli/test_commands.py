@@ -24,17 +24,14 @@ def count(number):
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
+def package(put_package, tmp_path, monkeypatch):
     """Return a function that puts a package with one command on `sys.path`."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "evid_counting", raising=False)
 
-    def put(name, target="evid_counting:count", package="evid-counting", body=COUNT):
-        info = tmp_path / f"{package.replace('-', '_')}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[evidcore.command]\n{name} = {target}\n")
-        (tmp_path / "evid_counting.py").write_text(body)
+    def put(name, package="evid-counting", body=COUNT):
+        offers = f"[evidcore.command]\n{name} = evid_counting:count\n"
+        put_package(tmp_path, package, offers, evid_counting=body)
 
     return put
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from evidcore_plugin_reports.evaluation import ReportEvaluation
 from evidcore_plugin_reports.task import ReportTask
-from evidcore_testing.recipes import phantoms, recipe_text
+from evidcore_testing.recipes import phantoms, recipe_text, stage_text
 
 from evidcore.api import Answer, DataError
 from evidcore.errors import RecipeError
@@ -28,14 +28,7 @@ OUTSIDE = (
     'dataset = { outside = { use = "phantom-chest", train_cases = 0, validation_cases = 0, test_cases = 2, '
     "seed = 5 },",
 )
-TRAINED = """\
-[[stage]]
-kind = "sft"
-train = ["bridge"]
-data = [{ dataset = "chest", task = "choice", limit = 1 }]
-steps = 1
-learning_rate = 1e-3
-"""
+TRAINED = {"kind": "sft", "train": ["bridge"], "steps": 1, "learning_rate": 1e-3}
 
 
 class Side(ReportTask):
@@ -101,8 +94,9 @@ def test_answers_that_an_evaluation_cannot_read_are_refused_by_the_tasks_name(as
 def test_a_set_for_tests_alone_is_held_against_rules_that_learnt_on_what_is_trained(asking):
     measured = 'dataset = "{}", task = "choice", split = "test"'.format
     changes = [OUTSIDE, (measured("chest"), measured("outside"))]
-    other_arm = TRAINED.replace("[[stage]]", '[[stage]]\narm = "other"').replace(", limit = 1", "")
-    stages = f'{TRAINED}{other_arm}[[stage]]\nkind = "evaluate"'
+    trained_on = {"dataset": "chest", "task": "choice"}
+    arms = ({"data": [{**trained_on, "limit": 1}]}, {"data": [trained_on], "arm": "other"})
+    stages = "".join(stage_text(**TRAINED, **arm) for arm in arms) + '[[stage]]\nkind = "evaluate"'
     trained = [*changes, ('[[stage]]\nkind = "evaluate"', stages)]
     _, context = asking("choice", *trained)
     context.where = "03-evaluate"

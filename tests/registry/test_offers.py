@@ -29,21 +29,15 @@ from evidcore.registry.factory import check
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch):
+def install(put_package, tmp_path, monkeypatch):
     """Return a function that puts a package offering one reward on `sys.path`."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def put(package, name, body="class It: ...", *, target=None, readme="", kind="reward"):
         module = package.replace("-", "_")
-        info = tmp_path / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n\n{readme}", encoding="utf-8"
-        )
-        entry = f"[evidcore.{kind}]\n{name} = {target or f'{module}:It'}\n"
-        (info / "entry_points.txt").write_text(entry)
-        if body is not None:
-            (tmp_path / f"{module}.py").write_text(body)
+        offer = f"[evidcore.{kind}]\n{name} = {target or f'{module}:It'}\n"
+        modules = {} if body is None else {module: body}
+        put_package(tmp_path, package, offer, readme=readme, **modules)
 
     return put
 

@@ -53,16 +53,13 @@ def recipe_text() -> str:
 
 
 @pytest.fixture(scope="session")
-def install_hostile():
+def install_hostile(put_package):
     """Return a function that installs another package, with these rewards of hostile.py, into a folder."""
 
     def install(folder: Path, names) -> str:
-        shutil.copyfile(Path(__file__).with_name("hostile.py"), folder / "hostile.py")
-        info = folder / "their_rewards-1.2.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-rewards\nVersion: 1.2\n")
-        lines = [f"{name} = hostile:{name}" for name in names]
-        (info / "entry_points.txt").write_text("\n".join(["[evidcore.reward]", *lines]))
+        offers = "\n".join(["[evidcore.reward]", *(f"{name} = hostile:{name}" for name in names)])
+        hostile = Path(__file__).with_name("hostile.py").read_text(encoding="utf-8")
+        put_package(folder, "their-rewards", offers, "1.2", hostile=hostile)
         return str(folder)
 
     return install

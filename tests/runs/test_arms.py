@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from evidcore_plugin_lab.ablation.cells import planned_inputs
+from evidcore_testing.recipes import stage_text
 
 from evidcore.recipe import load, to_toml
 from evidcore.runs.assembly import Assembly
@@ -15,23 +16,13 @@ from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder
 from evidcore.runs.inputs import inputs_hash, lock_table
 
-EVALUATE = """
-[[stage]]
-kind = "evaluate"%s
-data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
-max_new_tokens = 24
-"""
-LONGER = """
-[[stage]]
-kind = "sft"
-arm = "longer"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "choice" }]
-steps = 2
-rows_per_step = 4
-learning_rate = 2e-3
-"""
-ARM = EVALUATE % "" + LONGER + EVALUATE % '\narm = "longer"'
+CHEST = {"dataset": "chest", "task": "choice"}
+EVALUATE = {"kind": "evaluate", "data": [{**CHEST, "split": "test", "limit": 6}], "max_new_tokens": 24}
+LONGER = {
+    "kind": "sft", "arm": "longer", "train": ["bridge", "language"], "data": [CHEST], "steps": 2,
+    "rows_per_step": 4, "learning_rate": 2e-3,
+}  # fmt: skip
+ARM = "".join(stage_text(**stage) for stage in (EVALUATE, LONGER, {**EVALUATE, "arm": "longer"}))
 
 
 def with_arm(text):

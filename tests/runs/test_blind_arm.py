@@ -4,19 +4,16 @@ import json
 import re
 
 import pytest
+from evidcore_testing.recipes import stage_text
 
 from evidcore.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
-AUDIT = """
-[[stage]]
-kind = "audit"
-blind_arm = "blind"
-conditions = [{ use = "blank" }, { use = "other-patient", repeats = 1 }]
-data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
-max_new_tokens = 24
-"""
+AUDIT = stage_text(
+    kind="audit", blind_arm="blind", conditions=[{"use": "blank"}, {"use": "other-patient", "repeats": 1}],
+    data=[{"dataset": "chest", "task": "choice", "split": "test", "limit": 6}], max_new_tokens=24,
+)  # fmt: skip
 
 
 def with_arm(text):

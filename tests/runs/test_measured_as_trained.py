@@ -8,6 +8,7 @@ import pytest
 import torch
 from evidcore_plugin_audit.post_run import audit_run
 from evidcore_plugin_phantoms.testing import SMALL
+from evidcore_testing.recipes import stage_text
 
 from evidcore.api import Episode, RolloutStrategy, TextPart, VisualPart, observe
 from evidcore.model.policy import VLMPolicy
@@ -21,21 +22,11 @@ from evidcore.runs.folder import read_lines
 from evidcore.train.sampler import RolloutPolicy
 
 pytestmark = pytest.mark.slow
-GRPO = """
-[[stage]]
-kind = "grpo"
-train = ["bridge"]
-data = [{ dataset = "chest", task = "choice" }]
-steps = 1
-prompts_per_step = 1
-answers_per_prompt = 2
-learning_rate = 1e-3
-max_new_tokens = 4
-rollout = { use = "looks-once", slices = 3 }
-[[stage.reward]]
-use = "format"
-
-"""
+GRPO = stage_text(
+    kind="grpo", train=["bridge"], data=[{"dataset": "chest", "task": "choice"}], steps=1, prompts_per_step=1,
+    answers_per_prompt=2, learning_rate=1e-3, max_new_tokens=4, reward=[{"use": "format"}],
+    rollout={"use": "looks-once", "slices": 3},
+)  # fmt: skip
 
 
 class LooksOnce(RolloutStrategy):

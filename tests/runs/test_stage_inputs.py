@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from evidcore_plugin_lab.ablation.cells import planned_inputs
+from evidcore_testing.recipes import stage_text
 
 from evidcore.recipe import load
 from evidcore.runs import inputs
@@ -23,12 +24,8 @@ CHANGED = [
     ("limit = 6 }]", 'limit = 4 },\n  { dataset = "chest", task = "report", split = "test", limit = 4 }]\n'
      'metric = [{ use = "rouge-l" }]'),
 ]  # fmt: skip
-AUDIT = """
-[[stage]]
-kind = "audit"
-data = [{ dataset = "chest", task = "choice", split = "test", limit = 4 }]
-max_new_tokens = 8
-"""
+AUDITED = [{"dataset": "chest", "task": "choice", "split": "test", "limit": 4}]
+AUDIT = stage_text(kind="audit", data=AUDITED, max_new_tokens=8)
 
 
 # what takes part in a stage and reaches its hash by another way than its file

@@ -11,7 +11,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 from evidcore_testing import tiny_vision_language
-from evidcore_testing.recipes import recipe_text
+from evidcore_testing.recipes import recipe_text, stage_text
 
 import evidcore
 from evidcore.api import Case, Dataset, Finding, VolumeRef
@@ -323,13 +323,8 @@ def test_an_evaluation_that_needs_likelihoods_is_told_so(recipe, evid, offered, 
     assert not (tmp_path / "new").exists()
 
 
-PUBLISHED = """\
-[[stage]]
-kind = "audit"
-data = [{ dataset = "boxes", task = "choice", split = "test", limit = 3 }]
-conditions = [{ use = "blank" }]
-max_new_tokens = 4
-"""
+ASKED = [{"dataset": "boxes", "task": "choice", "split": "test", "limit": 3}]
+PUBLISHED = stage_text(kind="audit", data=ASKED, conditions=[{"use": "blank"}], max_new_tokens=4)
 
 
 def test_a_published_model_is_asked_in_place_of_the_recipes(recipe, evid, tmp_path):

@@ -193,15 +193,7 @@ def written(path, rows):
     return path
 
 
-KEYS = ("scan", "who", "part", "text", "nodule", "effusion", "age")
-LABELS = [
-    dict(zip(KEYS, row, strict=True))
-    for row in (
-        ("a", "p", "train", "No finding.", "1", "0", "61"),
-        ("b", "p", "train", "", "-1", "", "58"),
-        ("c", "q", "test", "More.", "0", "1", "70"),
-    )
-]
+LABELS = TABLE["listed"]
 
 
 def test_labels_are_the_columns_that_read_as_states(tmp_path):

@@ -93,14 +93,7 @@ def test_files_are_compared_with_their_rows_where_most_agree(split, odd, said):
     assert not list(unlike_files(cases[-2:]))  # two files name nothing
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "before"),
-    [
-        ({"sex": "M"}, {"sex": "f"}, "'m'"), ({"age": "31"}, {"age": "074Y"}, "'31'"),
-        ({"sex": "M", "age": "061Y"}, {"sex": "male", "age": "64"}, ""), ({"sex": "O"}, {"sex": "F"}, ""),
-        ({"age": "011M"}, {"age": "1"}, ""), ({"age": "unknown"}, {"age": "60"}, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("first", "second", "before"), TABLE["patients"])
 def test_sex_and_age_are_compared_among_the_scans_of_a_patient(first, second, before):
     cases = [case(number, patient="p") for number in (1, 2)]
     texts = [fault.text for fault in unlike_patients([(cases[0], "a", first), (cases[1], "b", second)])]

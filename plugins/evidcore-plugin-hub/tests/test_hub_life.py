@@ -13,6 +13,7 @@ from pathlib import Path
 
 import made_wheels as made
 import pytest
+from evidcore_testing.recipes import stage_text
 from local_hub import LocalHub
 
 PAGE = Path(__file__).parents[3] / "docs/howto/publish.md"
@@ -136,22 +137,13 @@ def follow_page(author, user, repository=REPOSITORY):
             assert re.fullmatch(rf"\s*{pattern}\s*", said, re.DOTALL), f"{command} said\n{said}"
 
 
-GRPO = """
-[[stage]]
-kind = "grpo"
-train = ["bridge", "language"]
-data = [{{ dataset = "chest", task = "choice" }}]
-reward = [{{ use = "format" }}, {{ use = "{use}" }}]
-steps = 1
-prompts_per_step = 1
-answers_per_prompt = 2
-max_new_tokens = 4
-learning_rate = 1e-3
-"""
-
-
 def recipe_with(folder, run, use):
     """The recipe of a small run, with a step of GRPO that pays by `use` too."""
     recipe = folder / "brief.toml"
-    recipe.write_text((run / "recipe.toml").read_text() + GRPO.format(use=use))
+    grpo = stage_text(
+        kind="grpo", train=["bridge", "language"], data=[{"dataset": "chest", "task": "choice"}], steps=1,
+        reward=[{"use": "format"}, {"use": use}], prompts_per_step=1, answers_per_prompt=2, max_new_tokens=4,
+        learning_rate=1e-3,
+    )  # fmt: skip
+    recipe.write_text((run / "recipe.toml").read_text() + grpo)
     return recipe

@@ -19,15 +19,8 @@ def test_a_published_recipe_names_no_place(tmp_path):
     assert f'folder = "{WITHHELD}"' in text
     table = recipe.datasets["ward"]
     choices = (f'{key} = "{table[key]}"' for key in ("intensity", "missing"))
-    of_stages = (
-        "steps = 4",
-        'use = "meteor"',
-        "embedding-f1",
-        "labels-file",
-        'use = "embedding"',
-        "owner/name.v1",
-    )
-    for kept in ('use = "folder"', *choices, *of_stages):
+    of_stages = ("steps = 4", 'use = "meteor"', "embedding-f1", "labels-file", 'use = "embedding"')
+    for kept in ('use = "folder"', *choices, *of_stages, "owner/name.v1"):
         assert kept in text
 
 

@@ -215,18 +215,12 @@ def test_all_mistakes_come_at_once(home):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("q.xlsx", "", r"a table ends in \.csv, \.json, \.jsonl, got '\.xlsx'"),
-        ("q.json", "{", r"q\.json: line 1: is not JSON"),
-        ("q.json", '{"a": 1}', "must be a list of objects, got a dict"),
+        *TABLE["files"],
         ("q.json", f"[{'1' * 5000}]", r"q\.json: is not JSON \(Exceeds the limit \(4300 digits\)"),
         ("q.json", "[" * 200_000, r"q\.json: is not JSON \(maximum recursion depth exceeded"),
-        ("q.json", "[3]", "entry 1: must be an object with the columns as keys, got 3"),
         ("q.json", json.dumps([[SECRET]]), "an object with the columns as keys, got a text of [0-9]+ char"),
-        ("q.jsonl", '{"id": 1}\n{"id"\n', r"q\.jsonl: has no column 'image'\. It has: id"),
-        ("q.jsonl", "\n{\n", r"q\.jsonl: line 2: is not JSON"),
         ("q.jsonl", "\n" + "[" * 200_000, r"q\.jsonl: line 2: is not JSON \(maximum recursion depth"),
         ("q.csv", HEADER, "holds no records"),
-        ("q.csv", "id,id\n1,2\n", "column 'id' stands twice"),
         ("q.csv", HEADER + "1\n", "line 2: 10 columns are named"),
         ("q.csv", HEADER.replace("answer", "answr") + "1,a,p,train,q,x,y,,,A\n",
          r"q\.csv: has no column 'answer'\. Did you mean 'answr'\?"),
@@ -298,23 +292,9 @@ def test_json_records_that_say_nothing_are_told_apart(home):
     assert [case.id for case in dataset.listed("train")] == ["a.nii.gz"]
 
 
-@pytest.mark.parametrize(
-    ("cells", "options"),
-    [
-        ({"answer": SECRET, "A": "", "B": "", "C": "", "D": ""}, {}),
-        ({"answer": SECRET}, {}),
-        ({"answer": SECRET}, {"answer_is": "text"}),
-        ({"A": SECRET, "B": SECRET}, {}),
-        ({"A": SECRET, "B": ""}, {}),
-        ({"A": SECRET, "B": "", "C": "", "D": ""}, {}),
-        ({"A": SECRET, "answer": "liver"}, {"answer_is": "text"}),
-        ({"split": SECRET}, {}),
-        ({"A": SECRET}, {"options_column": "A"}),
-        ({"A": f"[{SECRET}"}, {"options_column": "A"}),
-    ],
-)
+@pytest.mark.parametrize(("cells", "options"), TABLE["long"])
 def test_long_cells_are_told_by_their_length_alone(home, cells, options):
-    home.csv(changed(0, **cells))
+    home.csv(changed(0, **{name: cell.replace("SECRET", SECRET) for name, cell in cells.items()}))
     said = refusal(home.dataset(**options))
     assert "a text of " in said
     assert "rare disease" not in said

@@ -354,17 +354,7 @@ def test_boxes_are_followed_through_the_cases_own_scan_alone(run, served, cases)
     assert ("predicted" in roles, "followed" in roles) == (True, False)  # a run without a segmenter
 
 
-@pytest.mark.parametrize(
-    ("recipe", "expected"),
-    [
-        ({}, False),
-        ({"service": {"words": {"kind": "labeler", "use": "phrases"}}, "stage": [{"kind": "sft"}]}, False),
-        ({"stage": [{"kind": "fit", "component": "region-growing", "segmenter": ""}]}, False),
-        ({"service": {"grower": {"kind": "segmenter", "use": "gone"}}}, True),
-        ({"stage": [{"kind": "evaluate", "segmenter": {"use": "gone"}}]}, True),
-        ({"stage": [{"kind": "grpo", "reward": [{"use": "x", "of": {"use": "region-growing"}}]}]}, True),
-    ],
-)
+@pytest.mark.parametrize(("recipe", "expected"), PLANTED["recipes"])
 def test_whether_a_recipe_has_a_segmenter_is_read_without_building_one(recipe, expected):
     assert names_segmenter(recipe) == expected
 

@@ -23,20 +23,11 @@ TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="ut
 FIRST = "a:answers:02-evaluate:0"
 
 
-@pytest.mark.parametrize(
-    ("headers", "said"),
-    [
-        ({"Host": "evil.example"}, b"Host 'evil.example' is refused"),
-        ({"Host": ""}, b"Host '' is refused"),
-        ({"Origin": "http://evil.example"}, b"Origin 'http://evil.example' is refused"),
-        ({"Origin": "null"}, b"Origin 'null' is refused"),
-        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, b"another site is refused"),
-    ],
-)
+@pytest.mark.parametrize(("headers", "said"), TABLE["others"])
 def test_other_hosts_and_sites_are_refused_even_with_the_key(asked, served, headers, said):
     for path in ("/", "/assets/app.js", "/api/runs", f"/api/volume.nii?a={FIRST}"):
         status, _, body = asked(served, path, served.key, **headers)
-        assert (status, said in body) == (403, True)
+        assert (status, said in body.decode()) == (403, True)
 
 
 def test_what_is_of_a_run_needs_the_key_in_a_header_and_no_cookie_holds_it(asked, served):

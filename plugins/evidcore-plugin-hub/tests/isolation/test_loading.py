@@ -8,6 +8,7 @@ from pathlib import Path
 import evidcore_plugin_phantoms
 import pytest
 from evidcore_plugin_hub import isolation
+from evidcore_testing.recipes import stage_text
 from pydantic import TypeAdapter, ValidationError
 
 import evidcore.reward
@@ -18,20 +19,10 @@ from evidcore.runs.inputs import drift, lock_table
 
 pytestmark = pytest.mark.slow
 SMALL = Path(evidcore_plugin_phantoms.__file__).with_name("small.toml").read_text()
-GRPO = """
-[[stage]]
-kind = "grpo"
-train = ["bridge"]
-data = [{ dataset = "chest", task = "report" }]
-steps = 1
-prompts_per_step = 1
-answers_per_prompt = 2
-learning_rate = 1e-3
-max_new_tokens = 128
-[[stage.reward]]
-use = "acting"
-isolated = ISOLATED
-"""
+GRPO = {
+    "kind": "grpo", "train": ["bridge"], "data": [{"dataset": "chest", "task": "report"}], "steps": 1,
+    "prompts_per_step": 1, "answers_per_prompt": 2, "learning_rate": 1e-3, "max_new_tokens": 128,
+}  # fmt: skip
 ACTING = Path(__file__).with_name("acting.py").read_text()
 COMMANDS = {
     "check": ["check", "RECIPE"], "plan": ["plan", "RECIPE"], "run": ["run", "RECIPE", "--out", "runs"],
@@ -58,9 +49,10 @@ def acting(tmp_path, monkeypatch):
     monkeypatch.setenv("ACTING_TRACE", str(tmp_path / "trace"))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
 
-    def write(isolated="true"):
+    def write(isolated=True, **options):
         above = SMALL.partition('[[stage]]\nkind = "evaluate"')[0]
-        (tmp_path / "r.toml").write_text(above + GRPO.replace("ISOLATED", isolated))
+        reward = {"use": "acting", "isolated": isolated, **options}
+        (tmp_path / "r.toml").write_text(above + stage_text(**GRPO, reward=[reward]))
         return tmp_path / "r.toml"
 
     yield write
@@ -92,12 +84,9 @@ def test_its_process_checks_the_table_by_its_own_types(acting):
 
 
 @pytest.fixture
-def other(tmp_path, monkeypatch):
+def other(tmp_path, settings):
     """The interpreter of another environment, with an older version of the package first; it is trusted."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    (tmp_path / "config/evidcore").mkdir(parents=True)
-    trusted = f'python = ["{tmp_path}/other/bin/python"]'
-    (tmp_path / "config/evidcore/trust.toml").write_text(trusted)
+    settings.write_text(f'python = ["{tmp_path}/other/bin/python"]')
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "other"], check=True)
     (site,) = (tmp_path / "other").glob("lib/python*/site-packages")
     install(site, ACTING.replace('VERSION = "2"', 'VERSION = "1"').replace("pairs", "twos"), "1.0")
@@ -107,7 +96,7 @@ def other(tmp_path, monkeypatch):
 
 
 def test_a_component_has_an_environment_of_its_own(acting, other, evid, tmp_path):
-    recipe = load(acting(f'{{ python = "{other[1]}", memory_gb = 8.0 }}\ntwos = 4'))
+    recipe = load(acting({"python": other[1], "memory_gb": 8.0}, twos=4))
     table = recipe.stages[-1].reward[0]
     assert (table["twos"], table["isolated"]["python"]) == (4, str(tmp_path / other[1]))
     reward = factory.build("reward", table, given={}, where="r")
@@ -132,7 +121,7 @@ def test_an_interpreter_that_the_user_does_not_name_is_not_started(acting, other
         rf"isolated.python: {program} would be run, .* If it is yours, write python = \[\"{program}\"\] in "
     )
     with pytest.raises(RecipeError, match=says):
-        load(acting('{ python = "bin/python" }'))
+        load(acting({"python": "bin/python"}))
     assert not ran.exists()
 
 
@@ -155,7 +144,7 @@ def other_version(site):
 def test_an_environment_that_cannot_serve_is_named(act, says, acting, other):
     act(other[0])
     with pytest.raises(RecipeError, match=says) as caught:
-        load(acting(f'{{ python = "{other[1]}" }}'))
+        load(acting({"python": other[1]}))
     assert "acting 1.0" in says or "bin/python -m pip install evidcore-plugin-hub==" in str(caught.value)
 
 

@@ -50,14 +50,7 @@ def test_a_column_that_is_not_there_is_named(file, name):
     assert re.search(rf"{name}: asks for 'masks', which the prompts do not have.*letter", found.says)
 
 
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("nowhere.py:long", r"there is no file 'nowhere.py'"),
-        ("long", r"there is no file 'long'. Write it as file.py:function"),
-        ("{}:lnog", r"no such function. Did you mean 'long'\? There: accuracy, "),
-    ],
-)
+@pytest.mark.parametrize(("place", "message"), TABLE["places"])
 def test_a_place_that_names_nothing_is_refused(file, place, message):
     with pytest.raises(RecipeError, match=message):
         read_function(place.format(file), {}, is_chat=False)

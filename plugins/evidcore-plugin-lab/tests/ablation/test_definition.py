@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # a mistake a row
 import tomllib
 from pathlib import Path
 
@@ -17,24 +16,7 @@ RECIPE = recipe_text(
 )  # fmt: skip
 HERE = Path(__file__).parent
 ABLATION = (HERE / "reading.toml").read_text(encoding="utf-8")
-MISTAKES = tomllib.loads((HERE / "mistakes.toml").read_text(encoding="utf-8"))["mistakes"]
-CLAIM = """\
-[[claim]]
-arm = "lng"
-beats = "short"
-metric = "right"
-by = 0.1
-
-"""
-FACTORS = """\
-[factor.length]
-short = []
-long = ["stage.sft.steps=9"]
-
-[factor.words]
-plain = []
-weighed = ['stage.sft.reweighter={use="abnormality"}']
-"""
+TABLE = tomllib.loads((HERE / "mistakes.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -73,12 +55,12 @@ def test_an_ablation_is_read(put, tmp_path):
 
 
 def test_claims_are_read(put):
-    (claim,) = load_ablation(put(("[arm]\n", CLAIM.replace("lng", "long") + "[arm]\n"))).claim
+    (claim,) = load_ablation(put(("[arm]\n", TABLE["claim"] + "[arm]\n"))).claim
     assert (claim.arm, claim.beats, claim.metric, claim.by) == ("long", "short", "right", 0.1)
 
 
 def test_factors_make_every_combination_of_their_levels(put):
-    text = ABLATION[: ABLATION.index("[arm]")] + FACTORS
+    text = ABLATION[: ABLATION.index("[arm]")] + TABLE["factors"]
     result = load_ablation(put(('"short"', '"short+plain"'), text=text))
     assert [arm.name for arm in result.arms] == ["short+plain", "short+weighed", "long+plain", "long+weighed"]
     assert result.arms[3].overrides == ("stage.sft.steps=9", 'stage.sft.reweighter={use="abnormality"}')
@@ -103,18 +85,7 @@ def test_one_arm_alone_is_repeated_over_the_seeds(put):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new", "complaint"),
-    [
-        *MISTAKES,
-        ("[arm]\n", FACTORS + "[arm]\n", "line 1, ablation: must have either arms ([arm]) or factors ([factor.<name>]), got both."),
-        ('[arm]\nshort = []\nlong = ["stage.sft.steps=9"]\n', "", "must have either arms ([arm]) or factors ([factor.<name>]), got neither."),
-        ('[arm]\nshort = []\nlong = ["stage.sft.steps=9"]\n', "[factor.one]\na = []\nb = []\nc = []\n", "line 13, factor.one: must have two levels, got 3 (a, b, c). Write more than two as arms"),
-        ("[arm]\n", CLAIM + "[arm]\n", "line 14, claim[0].arm: must be an arm, got 'lng'. Did you mean 'long'? Arms: short, long."),
-        ("[arm]\n", CLAIM.replace("lng", "short") + "[arm]\n", "line 15, claim[0].beats: must be another arm than 'short', which beats itself never."),
-        ("[arm]\n", CLAIM.replace("right", "rigth") + "[arm]\n", "line 16, claim[0].metric: 'rigth' is none of `metrics`. Did you mean 'right'? Name one by: right, strict_accuracy."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "new", "complaint"), TABLE["mistakes"])
 def test_a_mistake_is_named_with_line_value_and_remedy(put, old, new, complaint):
     result = mistakes(put((old, new)))
     assert any(complaint in line for line in result), "\n".join(result)
@@ -129,6 +100,7 @@ def test_what_the_recipe_says_against_overrides_is_shown_whole_at_the_line_of_th
 
 
 def test_levels_of_two_factors_may_have_one_name(put):
-    text = ABLATION[: ABLATION.index("[arm]")] + FACTORS.replace("plain", "short").replace("weighed", "long")
+    factors = TABLE["factors"].replace("plain", "short").replace("weighed", "long")
+    text = ABLATION[: ABLATION.index("[arm]")] + factors
     result = load_ablation(put(('reference = "short"', 'reference = "short+long"'), text=text))
     assert [arm.name for arm in result.arms] == ["short+short", "short+long", "long+short", "long+long"]

@@ -16,8 +16,12 @@ def recipe_text(*stages: Mapping[str, Any], **tables: Any) -> str:
     """Write a recipe as its file has it: `tables` over the usual ones, parts of `model` over `MODEL`."""
     top = {"schema": 1, "name": "tiny", "seed": 17, "dataset": {"chest": {"use": "phantom-chest"}}, **tables}
     top["model"] = {**MODEL, **tables.get("model", {})}
-    lines = [*_lines(top), *(line for stage in stages for line in ("[[stage]]", *_lines(stage)))]
-    return "\n".join([*lines, ""])
+    return "\n".join([*_lines(top), *(stage_text(**stage) for stage in stages)])
+
+
+def stage_text(**table: Any) -> str:
+    """Write a stage as a recipe's file has it."""
+    return "\n".join(["[[stage]]", *_lines(table), ""])
 
 
 def phantoms(train: int, validation: int, test: int, **options: Any) -> dict[str, Any]:
