@@ -166,9 +166,8 @@ class ReportEvaluation(Evaluation[Answer]):
         rule, sets = best
         reports = {prompt.case.id: (reference_of(prompt, task), prompt.case.present()) for prompt in learnt}
         texts = {item: _nearest_report(item, [*reports.values()]) for item in dict.fromkeys(sets)}
-        given = Answers(
-            prompts, [Answer(text=texts[item], report=texts[item]) for item in sets], "blind-rule"
-        )
+        said = [Answer(text=texts[item], report=texts[item]) for item in sets]
+        given = Answers(prompts, said, "blind-rule")
         findings = [[Finding(name=name) for name in sorted(item)] for item in sets]
         scored = self._score(given, findings, task, name)
         rows = tuple(
@@ -244,9 +243,7 @@ def reference_of(prompt: Prompt, task: Task) -> Report | None:
 
 def _nearest_report(findings: frozenset[str], reports: Sequence[tuple[Report | None, Sequence[str]]]) -> str:
     """Return the report that affirms most of the findings and least else, of those that there are."""
-    texts = [
-        (len(findings.symmetric_difference(present)), report.text) for report, present in reports if report
-    ]
+    texts = [(len(findings ^ {*present}), report.text) for report, present in reports if report]
     return min(texts, key=lambda pair: pair[0])[1] if texts else ""
 
 

@@ -65,11 +65,9 @@ class TrainingScans:
 
 def figures_of(volume: Volume) -> dict[str, float]:
     """Return a scan's measures."""
-    axes = ("z", "y", "x")
-    steps = dict(zip(axes, volume.spacing_mm_zyx, strict=True))
-    counts = dict(zip(axes, volume.shape_zyx, strict=True))
-    result = {f"spacing along {axis} in mm": float(steps[axis]) for axis in axes}
-    result |= {f"size along {axis} in mm": float(steps[axis] * counts[axis]) for axis in axes}
+    sides = [*zip("zyx", volume.spacing_mm_zyx, volume.shape_zyx, strict=True)]
+    result = {f"spacing along {axis} in mm": float(step) for axis, step, _ in sides}
+    result |= {f"size along {axis} in mm": float(step * count) for axis, step, count in sides}
     if volume.intensity == "hu":
         values = volume.array.reshape(-1)[:: max(1, volume.array.size // 1_000_000)]
         body = values[values > _AIR_HU]
