@@ -13,6 +13,7 @@ from evidcore.evaluate.eval_stage import AnonymizedPolicy
 from evidcore.model.policy import VLMPolicy
 from evidcore.proof.flow import Tolerance, prove_gradient
 from evidcore.proof.passes import prove_groups, prove_policy, prove_targets
+from evidcore.proof.places import prove_images
 from evidcore.train.sampler import PolicySampler
 from evidcore.train.settings import Lora, Replay
 from evidcore.train.trl import grpo, stage
@@ -508,6 +509,12 @@ def test_replay_is_healthy(bench, watching):
     stage.train(trainer, bench.folder, resume=False)
     assert trainer.announce.steps[0]["replay_kl"] < 1e-6
     assert watching[0]["replay"] > 1e-4
+
+
+def test_what_all_tokens_share_hides_no_place(bench):
+    model, processor = bench.model()
+    model.eval().model.bridge.register_forward_hook(lambda module, given, tokens: tokens + 2e4 * tokens.std())
+    prove_images("here", model, processor, bench.source()[0].prompt)
 
 
 # --- what the proof leaves alone
