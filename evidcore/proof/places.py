@@ -21,6 +21,7 @@ from evidcore.proof.flow import stop
 
 SLABS = 8  # along z
 FAINT = 1e-3  # of the size of the words' embeddings, or of what the other places do
+EXCHANGED = 0.2  # more than this an axis is moved along by slabs of another
 ROUNDING = 1e-5  # of the largest value of a token
 CROSSED = 1.2  # times what an end does to its own places
 
@@ -198,3 +199,19 @@ def _ends(where: str, what: str, moved: Sequence[Tensor], grid: Grid, axis: int)
             f"({', '.join(f'{far:.1e}' for far in low.tolist())} by layer).", "axes on the way from file to "
             "tokens: something is flipped or dealt to other places",
         )  # fmt: skip
+    along = [_tilt(moved, grid, other) for other in range(3)]
+    largest = max(range(3), key=along.__getitem__)
+    if largest != axis and along[largest] > CROSSED * along[axis] + EXCHANGED:
+        stop(
+            where, "orientation", f"slabs along {'zyx'[axis]} move the {what} along {'zyx'[largest]}.",
+            "axes on the way from file to tokens: two are exchanged",
+        )  # fmt: skip
+
+
+def _tilt(moved: Sequence[Tensor], grid: Grid, axis: int) -> float:
+    """Return how much more the two ends of an axis differ for one slab than for the other, of their mean."""
+    half, (low, high) = grid[axis] // 2, (item.reshape(grid).movedim(axis, 0) for item in moved)
+    if not half:
+        return 0.0
+    low, high = low / low.mean(), high / high.mean()
+    return abs(float(low[:half].mean() - low[-half:].mean() - high[:half].mean() + high[-half:].mean()))

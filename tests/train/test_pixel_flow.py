@@ -326,6 +326,9 @@ PLANTED = {  # name -> trainer, settings, what is broken, the clauses of which o
     "rollouts hotter": (grpo_trainer, {}, sampled(hotter), "rollout = policy"),
     "y flipped in training": (grpo_trainer, EYES, flipped_in_training(3), "orientation|training"),
     "x flipped in training": (sft_trainer, EYES, flipped_in_training(4), "orientation|training"),
+    "y and x exchanged": (
+        sft_trainer, EYES, encoder_given(lambda volumes, body: volumes.transpose(3, 4)), "orientation",
+    ),
     "patches reversed": (sft_trainer, {}, bridged(lambda one: one.flip(1)), "places"),
     "less the batch's mean": (sft_trainer, {}, seen("less the mean"), "no other row|row alone"),
     "gradient turned round": (sft_trainer, {}, with_gradient(lambda one: -one), "slope"),
