@@ -129,7 +129,7 @@ ASKED_REPORTS = 'task = "report", split = "test" }]'
 
 def test_a_stage_has_the_keys_of_its_own_evaluations_alone(write):
     path = write((LAST, ASKED_MASKS + '\nmetric = [{ use = "bleu" }]'), SLICES)
-    assert mistakes(path)[1].startswith("  line 24, stage.evaluate.metric: unknown key. ")
+    assert mistakes(path)[1].startswith("  line 26, stage.evaluate.metric: unknown key. ")
     both = 'task = "choice", split = "test" }, { dataset = "chest", task = "report", split = "test" }]'
     assert load(write((LAST, both))).stages[-1].options.keys() == {"labeler", "metric", "rescue"}
 
