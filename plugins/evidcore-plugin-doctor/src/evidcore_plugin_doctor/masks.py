@@ -19,6 +19,7 @@ from evidcore.data import Mask, Volume, read_geometry
 from evidcore_plugin_doctor.coarse import STEP_MM
 from evidcore_plugin_doctor.fault import Fault, Remark, error, warning
 from evidcore_plugin_doctor.organs import CLEAR_MM, Place, contradictions, organ
+from evidcore_plugin_doctor.statements import plain_name
 
 OUTSIDE = 0.5  # of a mask's voxels; a mask drawn a little too large is passed over
 FULL = 0.98  # of a volume; no object fills it
@@ -157,11 +158,6 @@ def misnumbered(files: Sequence[tuple[Case, str, list[int]]], empty: Collection[
         for case, path, text in stray:
             text = f"{text}; in {usual} other files every label has a name. Name it, or erase it."
             yield Fault(check="mask", part="stray", severity="warning", case=case.id, file=path, text=text)
-
-
-def plain_name(name: str) -> str:
-    """Return a mask's name in lower case, with a space for whatever stands between its words."""
-    return " ".join(re.findall(r"[^\W_]+", name.casefold()))
 
 
 def _label_numbers(path: str) -> dict[str, int]:

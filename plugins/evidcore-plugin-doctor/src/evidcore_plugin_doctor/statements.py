@@ -38,9 +38,14 @@ _NO_VALUE = re.compile(r"(?i:nan|null|none|nat|n/?a|<na>)")
 Listed = tuple[Split, Case]
 
 
+def plain_name(name: str) -> str:
+    """Return a name in lower case, with a space for whatever stands between its words."""
+    return " ".join(re.findall(r"[^\W_]+", name.casefold()))
+
+
 def named_side(name: str) -> tuple[str, Side | None]:
     """Return a name in lower case without its side, and the side; None where it has none or both."""
-    words = " ".join(re.findall(r"[^\W_]+", name.casefold()))
+    words = plain_name(name)
     side: Side = "left" if "left" in words else "right"
     bare = " ".join(_SIDE.sub(" ", words).split())
     return (bare, side) if len(set(_SIDE.findall(words))) == 1 else (words, None)
