@@ -93,8 +93,13 @@ def test_intensity_of_a_folder_can_be_arbitrary(evid, folder):
 
 
 def test_a_folder_is_profiled(evid, folder, tmp_path):
-    out = tmp_path / "out"
+    out, own = tmp_path / "out", tmp_path / "own.txt"
+    out.mkdir()
+    for name in ("profile.json", "index.html"):  # of a stranger's folder
+        own.write_text("mine")
+        (out / name).symlink_to(own)
     said = evid("data", "profile", folder, "--out", out).output
+    assert own.read_text() == "mine"
     assert "train       3 cases, patients not known" in said
     assert "nodule" in said
     assert "spacing in mm  z 5 (5 to 5), y 3 (3 to 3), x 3 (3 to 3)" in said

@@ -119,6 +119,14 @@ def test_json_says_the_same_as_csv(home, name):
         assert list(from_json.cases(split)) == list(home.dataset().cases(split))
 
 
+def test_what_pandas_writes_for_an_empty_cell_is_one(home):
+    records = [{key: value if value != "" else float("nan") for key, value in row.items()} for row in ROWS]
+    assert "NaN" in (text := json.dumps(records))
+    (home.folder / "q.json").write_text(text)
+    for split in SPLITS:
+        assert list(home.dataset(table="q.json").cases(split)) == list(home.dataset().cases(split))
+
+
 def test_columns_of_other_names_words_of_the_split_caption_and_kind(home):
     row = {"img": "b.nii.gz", "subject": "s", "fold": "val", "ask": "Which?", "1": "x", "2": "y",
            "key": "A", "caption": "A liver.", "type": "organ"}  # fmt: skip

@@ -19,6 +19,7 @@ from evidcore.case import Intensity, Split
 from evidcore.cli import CommandGroup
 from evidcore.cli.run import follow
 from evidcore.errors import printable
+from evidcore.runs.folder import write
 
 if TYPE_CHECKING:
     from evidcore_plugin_doctor.check import Summary
@@ -243,8 +244,8 @@ def profile(
             profiles.append(describe(cases, name, progress=progress, unlisted=unlisted, **settings))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "profile.json").write_text(json.dumps(profiles, indent=1), encoding="utf-8")
-        (out / "index.html").write_text(page(profiles), encoding="utf-8", errors="backslashreplace")
+        write(out / "profile.json", json.dumps(profiles, indent=1))  # through no link of a stranger's
+        write(out / "index.html", page(profiles).encode(errors="backslashreplace").decode())
     if as_json:
         click.echo(json.dumps({"target": str(target), "profiles": profiles}, indent=1))
         return

@@ -117,8 +117,8 @@ def open_question(record: Record, columns: QuestionColumns, identity: str, where
 
 
 def written(value: Any) -> str:
-    """Return a cell as text; JSON's null is an empty one."""
-    return "" if value is None else str(value).strip()
+    """Return a cell as text; JSON's null is an empty one, and so is the NaN that pandas writes."""
+    return "" if value is None or value != value else str(value).strip()
 
 
 def _filled(record: Record, column: str, what: str, where: str) -> str:

@@ -122,11 +122,12 @@ def segmenter(
         "datasets": datasets,
     }
     if out is not None:
+        from evidcore.runs.folder import write
         from evidcore_plugin_segmenters.audit.page import audit_page
 
         out.mkdir(parents=True, exist_ok=True)
-        (out / "audit.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        (out / "index.html").write_text(audit_page(result), encoding="utf-8")
+        write(out / "audit.json", json.dumps(result, indent=1) + "\n")
+        write(out / "index.html", audit_page(result))
     if as_json:
         click.echo(json.dumps(result, indent=1))
         return
