@@ -174,6 +174,22 @@ class SwapDetector(Planted):
         return result or super().letter(prompt)
 
 
+class Hearsay(Planted):
+    """Rules out what other questions about the scan offer too, over the scan itself and its noisy copy."""
+
+    def __init__(self, world: World) -> None:
+        """Take the world, and keep what is asked in it."""
+        super().__init__(world)
+        self.asked: dict[str, list[Prompt]] = {}
+        for prompt in world.prompts():
+            self.asked.setdefault(prompt.crops()[0].volume.path, []).append(prompt)
+
+    def liking(self, option: str, crop: Crop, prompt: Prompt) -> float:
+        """Return how much it likes an option."""
+        others = [] if crop.blank or crop.change == "scrambled" else self.asked.get(crop.volume.path, [])
+        return -sum(option in item.words() for item in others if item.words() != prompt.words())
+
+
 class Looker(Planted):
     """Sees a finding with some chance, and with some chance one that is not there."""
 
@@ -198,7 +214,7 @@ class Contrary(Looker):
         return not super().liking(option, crop, prompt)
 
 
-NEVER = (TextOnly, HeaderOnly, Histogram, Company, Memory, KeyReader, SwapDetector)
+NEVER = (TextOnly, HeaderOnly, Histogram, Company, Memory, KeyReader, SwapDetector, Hearsay)
 
 
 def audited(

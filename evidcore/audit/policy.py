@@ -307,6 +307,8 @@ class PolicyAudit(Audit):
             given.append((tuple(range(len(prompts))), Answers(dark, replies, BLIND_ARM)))
         whole = [answers for indices, answers in given if len(indices) == len(prompts)]
         scored, blind = evaluation.score_beside_blind(whole, prompts, training, task, name)
+        if blind is not None and policy.answers_alone:
+            blind = dataclasses.replace(blind, also=tuple(rule for rule in blind.also if not rule.is_joint))
         measured = dict(zip(map(id, whole), scored, strict=True))
         results: dict[str, tuple[EvalResult, ...]] = {}
         places: dict[str, tuple[tuple[int, ...], ...]] = {}

@@ -198,6 +198,7 @@ class BlindRule:
     rows: tuple[Row, ...]  # of all such rules, beside an audit's own
     name: str = "blind-rule"  # of its rung, and the condition of its answers' lines
     also: tuple[BlindRule, ...] = ()
+    is_joint: bool = False  # it knows all questions about a scan: no bar for who answers each alone
     # `reference_lines` of the result
     figures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 

@@ -209,6 +209,7 @@ class Policy(ABC):
     """A model that answers prompts: what evaluation, audits and re-querying rewards see of it."""
 
     caveat = ""  # a sentence for results, as in `Encoder.caveat`
+    answers_alone = False  # each answer rests on its own prompt and on no other that was asked
 
     @abstractmethod
     def generate(

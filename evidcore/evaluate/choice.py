@@ -122,9 +122,8 @@ class ChoiceResult(NumericResult):
             for metric, reading in ACCURACIES.items()
             if metric in ALWAYS or all(getattr(answer, reading) is not None for answer in self.answers)
         ]  # fmt: skip
-        valid = self.values("format_rate")
-        rows.append(Row.of(self.name, "format_rate", mean_interval(valid, self.clusters), is_headline=True))
-        if any(valid):
+        rows.append(self.format_row())
+        if any(valid := self.values("format_rate")):
             right = [hit * ok for hit, ok in zip(self.values("strict_accuracy"), valid, strict=True)]
             given = ratio_interval(right, valid, self.clusters)
             rows.append(Row.of(self.name, "accuracy_given_valid_format", given, is_headline=True))

@@ -36,7 +36,8 @@ class AnonymizedPolicy(ForwardingPolicy):
 
     def __init__(self, policy: Policy, where: str = "policy") -> None:
         """Take the policy; one that is sealed already is taken as it is. `where` is for errors."""
-        self._policy, self.caveat = unwrapped(policy), policy.caveat
+        self._policy = unwrapped(policy)
+        self.caveat, self.answers_alone = policy.caveat, policy.answers_alone
         self._where: str = policy._where if isinstance(policy, AnonymizedPolicy) else where
         self.cut_off: list[bool] = policy.cut_off if isinstance(policy, AnonymizedPolicy) else []
 

@@ -8,6 +8,10 @@ The best blind rule is chosen without the test questions: each rule learns from 
 patients and answers the questions of the last fifth, five times. The rule that is right most often then
 learns from all of training. So the choice does not raise the line; it is no bound either, since another rule
 may do better.
+
+Who keeps what was asked knows all questions about a scan: an option that several of them offer is rarely
+right where wrong ones are drawn from what is absent, and a finding that one of them names is there. The rule
+that first goes by this is no bar for a policy that answers each question alone.
 """
 
 import collections
@@ -46,6 +50,7 @@ class ReferenceLines:
     perfect_perception: tuple[float, ...] | None  # None: which other options are true is not known
     rules: Mapping[str, float]  # accuracy of every blind rule that was tried
     prior_rule: str  # the one that was best on questions of training patients it had not learnt from
+    together: tuple[float, ...]  # of that rule, after what other questions about the scan tell
 
     def intervals(self) -> dict[str, Interval | None]:
         """Return each line with its patient-clustered interval; None where it is not known."""
@@ -75,6 +80,12 @@ class ReferenceLines:
         return BlindRule(
             values=self.prior_only, rule=self.prior_rule, label="prior_only", rows=tuple(rows),
             figures={row.metric: row.value for row in rows},
+            also=(
+                BlindRule(
+                    values=self.together, rule=f"other questions about the scan, then {self.prior_rule}",
+                    label="blind_rule_of_a_scan", rows=(), name="blind-rule-of-a-scan", is_joint=True,
+                ),
+            ) if self.together != self.prior_only else (),
         )  # fmt: skip
 
 
@@ -112,18 +123,14 @@ def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> Re
             `truth_known` = False where these may be more than are named.
         training: training questions in the same form: `training_prompts`.
     """
-    if not prompts or not training:
-        raise ValueError(
-            f"reference lines need questions, got {len(prompts)} and {len(training)} for training"
-        )
     for prompt in (*prompts, *training):
         if not prompt.reference.get("options"):
             raise ValueError(f"prompt {prompt.id!r} has no options, so it has no reference lines")
+    blind_rules, best = _blind_rules(training), best_rule(training)
     by_rule = {
-        name: tuple(_expected(prompt, rule) for prompt in prompts)
-        for name, rule in _blind_rules(training).items()
+        name: tuple(_expected(prompt, rule(prompt)) for prompt in prompts)
+        for name, rule in blind_rules.items()
     }
-    best = best_rule(training)
     is_known = all(prompt.reference.get("truth_known", True) for prompt in prompts)
     return ReferenceLines(
         clusters=tuple(cluster_of(prompt) for prompt in prompts),
@@ -134,6 +141,7 @@ def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> Re
         else None,
         rules={name: sum(scores) / len(scores) for name, scores in by_rule.items()},
         prior_rule=best,
+        together=_together(prompts, blind_rules[best]),
     )
 
 
@@ -150,7 +158,7 @@ def best_rule(training: Sequence[Prompt]) -> str:
     right: dict[str, float] = collections.defaultdict(float)
     for others, fold in folds([cluster_of(prompt) for prompt in training]):
         for name, rule in _blind_rules([training[index] for index in others]).items():
-            right[name] += sum(_expected(training[index], rule) for index in fold)
+            right[name] += sum(_expected(training[index], rule(training[index])) for index in fold)
     return max(right, key=lambda name: right[name])
 
 
@@ -168,11 +176,30 @@ def folds(patients: Sequence[str]) -> Iterator[tuple[list[int], list[int]]]:
         yield others or left_out, left_out
 
 
-def _expected(prompt: Prompt, rule: Rule) -> float:
+def _expected(prompt: Prompt, liking: Sequence[Any]) -> float:
     """Return the accuracy of taking the option that is liked most, ties broken by a fair coin."""
-    liking = list(rule(prompt))
     most = max(liking)
     return 1 / liking.count(most) if liking[answer_place(prompt)] == most else 0.0
+
+
+def _together(prompts: Sequence[Prompt], rule: Rule) -> tuple[float, ...]:
+    """Return the accuracy of a rule among the options that fewest other questions about the scan offer.
+
+    Of these it first takes what the words of another question name.
+    """
+    about: dict[str, list[Prompt]] = collections.defaultdict(list)
+    for prompt in prompts:
+        about[prompt.case.id].append(prompt)
+    result = []
+    for prompt in prompts:
+        others = [other for other in about[prompt.case.id] if other is not prompt]
+        liking = []
+        for option, liked in zip(prompt.reference["options"], rule(prompt), strict=True):
+            offered = sum(option in other.reference["options"] for other in others)
+            is_named = any(_bag(option) <= _bag(_words(other)) for other in others)
+            liking.append((-offered, is_named, liked))
+        result.append(_expected(prompt, liking))
+    return tuple(result)
 
 
 def _blind_rules(training: Sequence[Prompt]) -> dict[str, Rule]:

@@ -20,6 +20,7 @@ class VLMPolicy(Policy):
     """Answers in batches, with the model's weights as they are at the time of the call."""
 
     opening = ""  # of its prompts, as `VolumeProcessor.write` takes it
+    answers_alone = True  # `prove_answers` looks
 
     def __init__(
         self,

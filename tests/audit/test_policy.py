@@ -30,6 +30,20 @@ def test_what_does_not_look_is_never_told_to_see(policy):
         assert "The volume is used" not in said or policy is planted.Company  # it does read volumes
 
 
+@pytest.mark.parametrize("questions", [2, 3])
+def test_who_keeps_what_was_asked_must_beat_what_the_questions_about_a_scan_tell_together(questions):
+    world = World(120, seed=20, questions=questions)
+    conditions = [*BLANK, {"use": "scrambled"}, {"use": "other-patient"}, {"use": "perturbed"}]
+    policy = planted.Hearsay(world)
+    audit = audited(policy, world, TRAINING, conditions=conditions)
+    assert audit.verdict().startswith("No sign that looking helps")
+    assert "other questions about the scan, then" in audit.gain.says
+    policy.answers_alone = True  # which is not so
+    fooled = audited(policy, world, TRAINING, conditions=conditions)
+    assert fooled.verdict().startswith("The volume is used")
+    assert "blind-rule-of-a-scan" not in {rung.name for rung in fooled.rungs}
+
+
 @pytest.mark.slow
 def test_each_shortcut_falls_on_its_own_rung():
     def above(policy):
