@@ -73,7 +73,6 @@ def _shares(context: click.Context, option: click.Parameter, value: str) -> tupl
 )
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Cases of the split; 0 = all.")
 @folder_intensity
-@click.option("--out", type=click.Path(path_type=Path), help="Write audit.json and index.html here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def segmenter(
     target: Path,
@@ -84,7 +83,6 @@ def segmenter(
     jitter: tuple[float, ...],
     limit: int,
     intensity: Literal["hu", "arbitrary"],
-    out: Path | None,
     as_json: bool,
 ) -> None:
     """Segment the known objects of TARGET from oracle prompts, and from boxes that are off.
@@ -121,19 +119,10 @@ def segmenter(
         "distances": list(DISTANCES),
         "datasets": datasets,
     }
-    if out is not None:
-        from evidcore.runs.folder import write
-        from evidcore_plugin_segmenters.audit.page import audit_page
-
-        out.mkdir(parents=True, exist_ok=True)
-        write(out / "audit.json", json.dumps(result, indent=1) + "\n")
-        write(out / "index.html", audit_page(result))
     if as_json:
         click.echo(json.dumps(result, indent=1))
-        return
-    _print(result)
-    if out is not None:
-        click.echo(f"page: {out / 'index.html'}")
+    else:
+        _print(result)
 
 
 def _built(asked: Sequence[str], target: Path) -> dict[str, Segmenter]:
