@@ -286,7 +286,7 @@ Role = Literal["blind", "removed", "kept", "other"]
 
 
 class Condition(ABC):
-    """The same questions over another showing: a rung of the evidence ladder. Core gives: nothing.
+    """The same questions over another showing, or in other words: a rung of the ladder. Core gives: nothing.
 
     `role` says what follows from the answers:
 
@@ -304,7 +304,7 @@ class Condition(ABC):
     def show(
         self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None
     ) -> Sequence[Prompt | None]:
-        """Return each question over another showing, changed in nothing else; None where there is none.
+        """Return each question over another showing, or in other words; None where there is none.
 
         Args:
             prompts: the questions, over the cases' own volumes.

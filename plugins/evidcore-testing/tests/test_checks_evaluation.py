@@ -186,7 +186,9 @@ def condition(show):
 CONDITIONS = {
     "it names itself and its role. ''": altered(type(BLANK), says=""),
     "each question has its showing, or none. 3 for 4": condition(lambda prompts: prompts[1:]),
-    "only what is shown changes.*'case-0": condition(lambda prompts: [one.sealed(0) for one in prompts]),
+    "what is shown changes, or how it is asked.*'case-0": condition(
+        lambda prompts: [one.sealed(0) for one in prompts]
+    ),
     "some question is shown otherwise. none of 4": condition(list),
     "equal seeds give equal showings": condition(
         lambda prompts: [one.with_blank_volumes() if next(COUNT) % 3 else None for one in prompts]

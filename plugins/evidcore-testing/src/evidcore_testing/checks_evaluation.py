@@ -137,7 +137,7 @@ def check_condition(condition: Condition, prompts: Sequence[Prompt], dataset: Da
 
     - it names itself and its role;
     - each question has its showing, or none;
-    - only what is shown changes;
+    - what is shown changes, or how it is asked, and neither case nor id;
     - some question is shown otherwise;
     - equal seeds give equal showings.
 
@@ -154,8 +154,11 @@ def check_condition(condition: Condition, prompts: Sequence[Prompt], dataset: Da
     got = f"{len(shown)} for {len(prompts)}"
     check(len(shown) == len(prompts), "each question has its showing, or none", got)
     for before, after in zip(prompts, shown, strict=True):
-        is_same = after is None or after == before.showing(after.crops())
-        check(is_same, "only what is shown changes", f"not so for {before.id!r}")
+        if after is not None:
+            shown_else = before.showing(after.crops())
+            asked_else = dataclasses.replace(before, parts=after.parts, reference=after.reference)
+            is_same = after == shown_else or (shown_else == before and after == asked_else)
+            check(is_same, "what is shown changes, or how it is asked", f"not so for {before.id!r}")
     moved = [item for item, own in zip(shown, prompts, strict=True) if item is not None and item != own]
     check(moved, "some question is shown otherwise", f"none of {len(prompts)}")
     check(list(shown) == list(again), "equal seeds give equal showings", "they differ")
