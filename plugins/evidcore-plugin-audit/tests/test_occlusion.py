@@ -2,13 +2,15 @@
 
 import dataclasses
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
-from evidcore_plugin_audit.occlusion import Occluded, OccludedElsewhere, _elsewhere
+from evidcore_plugin_audit.occlusion import Occluded, OccludedElsewhere, Replaced, elsewhere
 from evidcore_plugin_audit.occlusion_map import _pointing
 from evidcore_testing.data import save_nifti
 from PIL import Image
+from scipy import ndimage
 
 from evidcore.api import Case, Crop, Finding, MaskRef, Prompt, Question, TextPart, VisualPart, VolumeRef, read
 from evidcore.builtin.choice import Choice
@@ -74,13 +76,31 @@ def over(condition, case, *masks):
     return own.array, changed.array
 
 
-def test_what_is_asked_is_covered_by_what_is_around_it_and_nothing_else_changes(case):
-    own, shown = over(Occluded(), case, "left_spleen")
+@pytest.mark.parametrize(("condition", "margin"), [(Occluded(), 0), (Replaced(), 2)])
+def test_what_is_asked_is_removed_and_nothing_else_changes(case, condition, margin):
+    own, shown = over(condition, case, "left_spleen")
     mask = MASKS["left_spleen"]
-    assert np.array_equal(shown[~mask], own[~mask])
+    wide = ndimage.binary_dilation(mask, iterations=margin) if margin else mask  # blended over 5 mm
+    assert np.array_equal(shown[~wide], own[~wide])
     assert own[mask].mean() == pytest.approx(150, abs=2)
     assert abs(shown[mask].mean()) < 10
     assert 6 < shown[mask].std() < 16  # the noise of the shell: 10 HU
+
+
+def test_what_replaces_it_has_the_texture_of_the_tissue_around_and_a_cover_has_not(case):
+    rng = np.random.default_rng(4)
+    noise = np.round(ndimage.gaussian_filter(rng.normal(0, 60, SHAPE), 1.2))
+    save_nifti(Path(case.volumes[0].path), noise.astype(np.int16), (4.0, 4.0, 4.0), "RPS")
+
+    def likeness_of_neighbours(condition):
+        own, shown = over(condition, case, "left_spleen")
+        inside, outside = (array[SPLEEN] - array[SPLEEN].mean() for array in (shown, own))
+        return [
+            np.corrcoef(item[..., 1:].ravel(), item[..., :-1].ravel())[0, 1] for item in (inside, outside)
+        ]
+
+    assert np.subtract(*likeness_of_neighbours(Occluded())) < -0.2
+    assert abs(np.subtract(*likeness_of_neighbours(Replaced()))) < 0.1
 
 
 def test_a_predicted_mask_is_covered_and_its_segmenter_named_but_no_map_is_measured_by_it(case):
@@ -119,7 +139,8 @@ def test_a_shape_that_fits_nowhere_else_leaves_the_question_out(case):
     large = dict(MASKS, spine=np.ones(SHAPE, dtype=bool))
     large["spine"][0] = False
     np.savez(case.masks["spine"].path, **large)
-    assert over(OccludedElsewhere(), case, "spine")[1] is None
+    for condition in (OccludedElsewhere(), Replaced()):
+        assert over(condition, case, "spine")[1] is None
     assert over(Occluded(), case, "spine")[1] is not None
 
 
@@ -129,13 +150,13 @@ def test_a_place_for_a_large_region_is_looked_for_within_its_own_memory():
     geometry = Geometry(shape_zyx=region.shape, affine=np.eye(4))
     volume = Volume(array=np.zeros(region.shape, np.int16), geometry=geometry, intensity="arbitrary")
     tracemalloc.start()
-    assert _elsewhere(volume, region, np.random.default_rng(0)) is None
+    assert elsewhere(volume, region, np.random.default_rng(0), alike=False) is None
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 
 
 def test_nothing_is_covered_where_there_is_nothing(case):
-    for condition in (Occluded(), OccludedElsewhere()):
+    for condition in (Occluded(), OccludedElsewhere(), Replaced()):
         assert over(condition, case, "absent")[1] is None
         assert over(condition, case, "liver")[1] is None
 
@@ -162,7 +183,7 @@ def test_no_more_questions_are_covered_than_may_be_and_both_conditions_take_the_
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "I;16"])
-@pytest.mark.parametrize("condition", [Occluded(), OccludedElsewhere()])
+@pytest.mark.parametrize("condition", [Occluded(), OccludedElsewhere(), Replaced()])
 def test_a_picture_is_covered_and_keeps_its_colours(tmp_path, mode, condition):
     rng = np.random.default_rng(5)
     base = np.array([90, 30, 160] if mode == "RGB" else [120])
@@ -188,9 +209,10 @@ def test_a_picture_is_covered_and_keeps_its_colours(tmp_path, mode, condition):
     before, after = (np.asarray(Image.open(item.volume.path)).astype(int) for item in (crop, changed))
     after = after if mode != "L" else after[..., 0]
     moved = (before != after).reshape(60, 80, -1).any(axis=-1)
-    if isinstance(condition, Occluded):
+    if not isinstance(condition, OccludedElsewhere):
         assert moved[20:30, 50:64].mean() > 0.9
-        assert not moved[mask == 0].any()
+        margin = 5 if isinstance(condition, Replaced) else 0
+        assert not moved[ndimage.distance_transform_edt(mask == 0) > margin].any()
         scale = 100 if mode == "I;16" else 1
         inside = after[20:30, 50:64].reshape(140, -1)
         np.testing.assert_allclose(inside.mean(axis=0), base * scale, atol=2 * scale)
