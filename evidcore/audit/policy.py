@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evidcore.audit.conditions import Blank
@@ -56,6 +56,7 @@ class BlindArm(Blank):
 
 
 Values = Mapping[int, float]  # by a question's index
+Showing = tuple[str, tuple[int, ...], tuple[Prompt, ...]]  # a condition, its questions' indices, and these
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -337,22 +338,11 @@ class PolicyAudit(Audit):
             rungs=tuple(rungs), blind=blind, prompts=prompts,
         )  # fmt: skip
 
-    def showings(
-        self, prompts: Sequence[Prompt], asking: EvalOptions
-    ) -> Iterator[tuple[str, tuple[int, ...], tuple[Prompt, ...]]]:
-        """Yield what is asked, own volumes first: a condition, its questions' indices, and the questions."""
-        for condition, repeats in {OWN: [[*enumerate(prompts)]], **self.shown(prompts, asking)}.items():
-            for repeat in filter(None, repeats):
-                indices, some = zip(*repeat, strict=True)
-                yield condition, indices, some
-
-    def shown(
-        self, prompts: Sequence[Prompt], asking: EvalOptions
-    ) -> dict[str, list[list[tuple[int, Prompt]]]]:
-        """Return the questions that each condition can show, with their indices, once for each repeat."""
-        variants: dict[str, list[list[tuple[int, Prompt]]]] = {}
+    def showings(self, prompts: Sequence[Prompt], asking: EvalOptions) -> list[Showing]:
+        """Return what is asked, own volumes first, then under each condition as often as it repeats."""
         whole = [*enumerate(prompts)]
         single = [(index, one) for index, prompt in whole for one in _of_each_finding(prompt)]
+        result: list[Showing] = [(OWN, tuple(range(len(prompts))), tuple(prompts))]
         for condition in self.conditions:
             indices, asked = zip(*(single if condition.role == "removed" else whole), strict=True)
             for number in range(condition.repeats):
@@ -360,8 +350,10 @@ class PolicyAudit(Audit):
                 if len(some) != len(asked):
                     raise DataError(f"{offer_of(condition)}: {len(some)} questions shown of {len(asked)}.")
                 there = [(index, item) for index, item in zip(indices, some, strict=True) if item is not None]
-                variants.setdefault(offer_of(condition).name, []).append(there)
-        return variants
+                if there:
+                    places, shown = zip(*there, strict=True)
+                    result.append((offer_of(condition).name, places, shown))
+        return result
 
 
 def _of_each_finding(prompt: Prompt) -> list[Prompt]:

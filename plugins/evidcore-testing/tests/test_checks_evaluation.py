@@ -142,14 +142,15 @@ def asking(condition, change):
     """Return an audit that asks other prompts under a condition."""
 
     def ask(self, prompts, *given):
-        changed = [[*enumerate(map(change, prompts))]]
-        return {**Audit.shown(self, prompts, *given), condition: changed}
+        each = Audit.showings(self, prompts, *given)
+        return [(name, at, [*map(change, prompts)] if name == condition else some) for name, at, some in each]
 
-    return altered(Audit, shown=ask)
+    return altered(Audit, showings=ask)
 
 
 def only_own(self, prompts, *given):
-    return {name: [[*enumerate(prompts)]] for name in Audit.shown(self, prompts, *given)}
+    each = Audit.showings(self, prompts, *given)
+    return [(name, at, [prompts[index] for index in at]) for name, at, _ in each]
 
 
 def moves_on(self, *given):
@@ -158,7 +159,7 @@ def moves_on(self, *given):
 
 OVER = "over the case's own volumes, and over something else"
 AUDITS = {
-    f"{OVER}. 4 for 4": altered(Audit, shown=only_own),
+    f"{OVER}. 4 for 4": altered(Audit, showings=only_own),
     f"{OVER}.*": asking("own", lambda prompt: prompt.with_blank_volumes()),
     "only what is shown differs between conditions.*asks": asking(
         "blank", lambda prompt: dataclasses.replace(prompt, task="other")
