@@ -133,7 +133,11 @@ class PolicyAuditResult(AuditResult):
             least = detectable(gain.above)
             missed = "" if least is None else f" A gain under {100 * least:.1f} would be missed."
             return f"No sign that looking helps: {text}.{missed} {self._misled()}".strip()
-        return f"{self._seen(gain, text)}{self._untrained()} {self._misled()}".strip()
+        seen = self._seen(gain, text)
+        if BLIND_ARM not in self.results:
+            unknown = "" if self.blind is not None else ", and no blind rule is known"
+            seen += f" The weaker claim: no blind arm was trained beside it{unknown}."
+        return f"{seen} {self._misled()}".strip()
 
     @functools.cached_property
     def _claims(self) -> Claims | None:
@@ -184,12 +188,6 @@ class PolicyAuditResult(AuditResult):
             part = "What is asked is seen, in whole or in part"
             return f"{part}: {text}. The rest may be something else in the scan: {rest}."
         return f"What is asked is seen: {text}."
-
-    def _untrained(self) -> str:
-        """Name the weaker claim where no blind arm was asked."""
-        unknown = "" if self.blind is not None else ", and no blind rule is known"
-        weaker = f" The weaker claim: no blind arm was trained beside it{unknown}."
-        return "" if BLIND_ARM in self.results else weaker
 
     def _misled(self) -> str:
         """Say what another patient's volumes do, where they were shown."""
