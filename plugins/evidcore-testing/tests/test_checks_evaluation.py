@@ -139,18 +139,15 @@ def audited(**members):
 
 
 def asking(condition, change):
-    """Return an audit that asks other prompts under a condition."""
+    """Return an audit that asks other prompts under a condition, under each where it is ""."""
 
     def ask(self, prompts, *given):
-        each = Audit.showings(self, prompts, *given)
-        return [(name, at, [*map(change, prompts)] if name == condition else some) for name, at, some in each]
+        return [
+            (name, at, [change(prompts[index]) for index in at] if condition in ("", name) else some)
+            for name, at, some in Audit.showings(self, prompts, *given)
+        ]
 
     return altered(Audit, showings=ask)
-
-
-def only_own(self, prompts, *given):
-    each = Audit.showings(self, prompts, *given)
-    return [(name, at, [prompts[index] for index in at]) for name, at, _ in each]
 
 
 def moves_on(self, *given):
@@ -159,7 +156,7 @@ def moves_on(self, *given):
 
 OVER = "over the case's own volumes, and over something else"
 AUDITS = {
-    f"{OVER}. 4 for 4": altered(Audit, showings=only_own),
+    f"{OVER}. 4 for 4": asking("", lambda prompt: prompt),
     f"{OVER}.*": asking("own", lambda prompt: prompt.with_blank_volumes()),
     "only what is shown differs between conditions.*asks": asking(
         "blank", lambda prompt: dataclasses.replace(prompt, task="other")
