@@ -163,14 +163,19 @@ def _prove_replay(trainer: Any, number: int) -> dict[str, float]:
     """Prove the pass of the rows that a `ReplayTrainer` replays; at the start its loss has no gradient."""
     targets = trainer.targets
     prompts = _first_prompts(trainer, targets.source, GROUPS)
+    passes = trainer.args.gradient_accumulation_steps * trainer.accelerator.num_processes
+    most = trainer.keys.rows_per_step // passes
 
     def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
-        batch = _nonsense(targets, targets.batch, positions, shown)
-        ids = batch["input_ids"][:, 1:].to(trainer.model.device)
-        inputs, is_answer = trainer.answers_of(batch)
-        logits = trainer.model(**inputs).logits[:, :-1].float().log_softmax(-1)
-        ids = ids[:, -is_answer.shape[1] :]
-        return {"replay": _by_group(logits.gather(-1, ids[..., None])[..., 0], is_answer, 1)}
+        scores: list[list[Tensor]] = []
+        for start in range(0, len(positions), most):  # with gradients and as many as in training
+            batch = _nonsense(targets, targets.batch, positions[start : start + most], shown)
+            ids = batch["input_ids"][:, 1:].to(trainer.model.device)
+            inputs, is_answer = trainer.answers_of(batch)
+            logits = trainer.model(**inputs).logits[:, :-1].float().log_softmax(-1)
+            ids = ids[:, -is_answer.shape[1] :]
+            scores += _by_group(logits.gather(-1, ids[..., None])[..., 0], is_answer, 1)
+        return {"replay": scores}
 
     return _prove(trainer, "grpo.replay", prompts, score, None, number, slopes=False)
 
