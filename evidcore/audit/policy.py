@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evidcore.audit.conditions import Blank
@@ -55,6 +55,10 @@ class BlindArm(Blank):
     says = "a policy trained alike over blank volumes"
 
 
+Values = Mapping[int, float]  # by a question's index
+Showing = tuple[str, tuple[int, ...], tuple[Prompt, ...]]  # a condition, its questions' indices, and these
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConditionResult:
     """One showing, or the best blind rule, and what own volumes score above it on the same questions."""
@@ -63,10 +67,7 @@ class ConditionResult:
     says: str
     role: str
     above: Interval  # own minus this
-    indices: tuple[int, ...]  # of the questions asked both ways
-    differences: tuple[float, ...]  # of each of them
-    clusters: tuple[str, ...]
-    findings: tuple[str, ...]  # empty where they are not known
+    differences: Mapping[int, float]  # the same of each question asked both ways, by its index
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ class PolicyAuditResult(AuditResult):
     blind: BlindRule | None  # the best rule that does not look, where the evaluation has one
     prompts: Sequence[Prompt]
 
-    @property
+    @functools.cached_property
     def clusters(self) -> tuple[str, ...]:
         return self.results[OWN][0].clusters
 
@@ -101,7 +102,7 @@ class PolicyAuditResult(AuditResult):
         """Return another patient's volumes minus the best blind rule, where there are both."""
         by_name = {rung.name: rung for rung in self.rungs}
         rule = None if self.blind is None else by_name.get(self.blind.name)
-        return _apart(by_name[OTHER], rule) if rule and OTHER in by_name else None
+        return self._apart(by_name[OTHER], rule) if rule and OTHER in by_name else None
 
     def score(self, condition: str, metric: str = "") -> Interval:
         """Return a metric under a condition, the headline if none is named, averaged over repeats."""
@@ -111,6 +112,11 @@ class PolicyAuditResult(AuditResult):
 
     def _of(self, role: str) -> list[ConditionResult]:
         return [rung for rung in self.rungs if rung.role == role]
+
+    def _apart(self, rung: ConditionResult, other: ConditionResult) -> Interval | None:
+        """Return a showing minus another, on the questions that both could answer; None without any."""
+        both = {index: lost for index, lost in rung.differences.items() if index in other.differences}
+        return _minus(other.differences, both, self.clusters) if both else None
 
     def verdict(self) -> str:
         gain = self.gain
@@ -127,7 +133,11 @@ class PolicyAuditResult(AuditResult):
             least = detectable(gain.above)
             missed = "" if least is None else f" A gain under {100 * least:.1f} would be missed."
             return f"No sign that looking helps: {text}.{missed} {self._misled()}".strip()
-        return f"{self._seen(gain, text)}{self._untrained()} {self._misled()}".strip()
+        seen = self._seen(gain, text)
+        if BLIND_ARM not in self.results:
+            unknown = "" if self.blind is not None else ", and no blind rule is known"
+            seen += f" The weaker claim: no blind arm was trained beside it{unknown}."
+        return f"{seen} {self._misled()}".strip()
 
     @functools.cached_property
     def _claims(self) -> Claims | None:
@@ -162,7 +172,7 @@ class PolicyAuditResult(AuditResult):
                 "Cues that come with what is asked are not excluded: none of these scans was shown without it"
             )
             return f"The volume is used: {text}. {cues}."
-        apart = [gap for gap in (_apart(twin, rung) for rung in self._of("blind")) if gap is not None]
+        apart = [gap for gap in (self._apart(twin, rung) for rung in self._of("blind")) if gap is not None]
         elsewhere = min(apart, key=lambda gap: gap.value, default=None)
         if _ends(twin.above) is None or elsewhere is None or (ends := _ends(elsewhere)) is None:
             return f"The volume is used, and undecided is what in it: {text}."
@@ -178,12 +188,6 @@ class PolicyAuditResult(AuditResult):
             part = "What is asked is seen, in whole or in part"
             return f"{part}: {text}. The rest may be something else in the scan: {rest}."
         return f"What is asked is seen: {text}."
-
-    def _untrained(self) -> str:
-        """Name the weaker claim where no blind arm was asked."""
-        unknown = "" if self.blind is not None else ", and no blind rule is known"
-        weaker = f" The weaker claim: no blind arm was trained beside it{unknown}."
-        return "" if BLIND_ARM in self.results else weaker
 
     def _misled(self) -> str:
         """Say what another patient's volumes do, where they were shown."""
@@ -248,13 +252,14 @@ class PolicyAuditResult(AuditResult):
 
     def _by_finding(self) -> list[Row]:
         """Return own minus the best that does not look for each finding, marked where Holm's test says so."""
-        gain = self.gain
-        if gain is None or not gain.findings:
+        gain, about = self.gain, self.results[OWN][0].asked_about
+        if gain is None or not about:
             return []
-        differences = {finding: (list[float](), list[str]()) for finding in sorted(set(gain.findings))}
-        for finding, value, patient in zip(gain.findings, gain.differences, gain.clusters, strict=True):
-            differences[finding][0].append(value)
-            differences[finding][1].append(patient)
+        findings = sorted({about[index] for index in gain.differences})
+        differences = {finding: (list[float](), list[str]()) for finding in findings}
+        for index, value in gain.differences.items():
+            differences[about[index]][0].append(value)
+            differences[about[index]][1].append(self.clusters[index])
         chances = [difference_p(*pair) for pair in differences.values()]
         rows = []
         for (finding, (values, owners)), p in zip(differences.items(), holm(chances), strict=True):
@@ -316,37 +321,26 @@ class PolicyAudit(Audit):
             result = measured.get(id(answers)) or evaluation.score([answers], task, name)[0]
             results[answers.condition] = (*results.get(answers.condition, ()), result)
             places[answers.condition] = (*places.get(answers.condition, ()), indices)
-        own, headline = results[OWN][0], evaluation.headline
+        clusters, headline = results[OWN][0].clusters, evaluation.headline
         means = {name_: _mean(some, places[name_], headline) for name_, some in results.items()}
         rungs = [
-            _rung(name_, conditions[name_].says, conditions[name_].role, own, means[OWN], theirs)
+            _rung(name_, conditions[name_].says, conditions[name_].role, means[OWN], theirs, clusters)
             for name_, theirs in means.items() if name_ in conditions
         ]  # fmt: skip
         for place, rule in enumerate(_rules(blind)):
             called = "the best blind rule" if rule is blind else rule.name
-            values = dict(enumerate(rule.values))
-            rungs.insert(place, _rung(rule.name, f"{called} ({rule.rule})", "blind", own, means[OWN], values))
+            values, says = dict(enumerate(rule.values)), f"{called} ({rule.rule})"
+            rungs.insert(place, _rung(rule.name, says, "blind", means[OWN], values, clusters))
         return PolicyAuditResult(
             name=name, evaluation=evaluation, results=results, places=places, conditions=conditions,
             rungs=tuple(rungs), blind=blind, prompts=prompts,
         )  # fmt: skip
 
-    def showings(
-        self, prompts: Sequence[Prompt], asking: EvalOptions
-    ) -> Iterator[tuple[str, tuple[int, ...], tuple[Prompt, ...]]]:
-        """Yield what is asked, own volumes first: a condition, its questions' indices, and the questions."""
-        for condition, repeats in {OWN: [[*enumerate(prompts)]], **self.shown(prompts, asking)}.items():
-            for repeat in filter(None, repeats):
-                indices, some = zip(*repeat, strict=True)
-                yield condition, indices, some
-
-    def shown(
-        self, prompts: Sequence[Prompt], asking: EvalOptions
-    ) -> dict[str, list[list[tuple[int, Prompt]]]]:
-        """Return the questions that each condition can show, with their indices, once for each repeat."""
-        variants: dict[str, list[list[tuple[int, Prompt]]]] = {}
+    def showings(self, prompts: Sequence[Prompt], asking: EvalOptions) -> list[Showing]:
+        """Return what is asked, own volumes first, then under each condition as often as it repeats."""
         whole = [*enumerate(prompts)]
         single = [(index, one) for index, prompt in whole for one in _of_each_finding(prompt)]
+        result: list[Showing] = [(OWN, tuple(range(len(prompts))), tuple(prompts))]
         for condition in self.conditions:
             indices, asked = zip(*(single if condition.role == "removed" else whole), strict=True)
             for number in range(condition.repeats):
@@ -354,8 +348,10 @@ class PolicyAudit(Audit):
                 if len(some) != len(asked):
                     raise DataError(f"{offer_of(condition)}: {len(some)} questions shown of {len(asked)}.")
                 there = [(index, item) for index, item in zip(indices, some, strict=True) if item is not None]
-                variants.setdefault(offer_of(condition).name, []).append(there)
-        return variants
+                if there:
+                    places, shown = zip(*there, strict=True)
+                    result.append((offer_of(condition).name, places, shown))
+        return result
 
 
 def _of_each_finding(prompt: Prompt) -> list[Prompt]:
@@ -373,30 +369,18 @@ def _rules(blind: BlindRule | None) -> tuple[BlindRule, ...]:
 
 
 def _rung(
-    name: str, says: str, role: str, own: EvalResult, values: Mapping[int, float], theirs: Mapping[int, float]
+    name: str, says: str, role: str, own: Values, theirs: Values, clusters: Sequence[str]
 ) -> ConditionResult:
     """Compare own volumes with a showing or a rule, on the questions that it could answer."""
-    clusters, about = tuple(own.clusters[index] for index in theirs), own.asked_about
-    mine = [values[index] for index in theirs]
-    return ConditionResult(
-        name=name, says=says, role=role, above=paired_interval(mine, [*theirs.values()], clusters),
-        indices=(*theirs,), clusters=clusters,
-        differences=tuple(mean - other for mean, other in zip(mine, theirs.values(), strict=True)),
-        findings=tuple(about[index] for index in theirs) if about else (),
-    )  # fmt: skip
+    above = _minus(own, theirs, clusters)
+    differences = {index: own[index] - other for index, other in theirs.items()}
+    return ConditionResult(name=name, says=says, role=role, above=above, differences=differences)
 
 
-def _apart(rung: ConditionResult, other: ConditionResult) -> Interval | None:
-    """Return a showing minus another, on the questions that both could answer; None without any."""
-    theirs = dict(zip(other.indices, other.differences, strict=True))
-    both = [place for place, index in enumerate(rung.indices) if index in theirs]
-    if not both:
-        return None
-    return paired_interval(
-        [theirs[rung.indices[place]] for place in both],
-        [rung.differences[place] for place in both],
-        [rung.clusters[place] for place in both],
-    )
+def _minus(values: Values, others: Values, clusters: Sequence[str]) -> Interval:
+    """Return the mean of values minus others, over the questions of the others."""
+    first, owners = [values[index] for index in others], [clusters[index] for index in others]
+    return paired_interval(first, [*others.values()], owners)
 
 
 def _mean(results: Sequence[EvalResult], places: Sequence[Sequence[int]], metric: str) -> dict[int, float]:

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from evidcore.contracts import Audit, EvalOptions, Row, StageContext, StageResult
 from evidcore.contracts.stage import Dependencies, Key, Problems, StageTraits, Workload
 from evidcore.errors import PluginError, RecipeError, did_you_mean
-from evidcore.evaluate.eval_stage import AnonymizedPolicy, EvalStage, training, unwrapped
-from evidcore.proof.passes import prove_policy
+from evidcore.evaluate.eval_stage import AnonymizedPolicy, EvalStage, training
 from evidcore.recipe import Recipe
 from evidcore.recipe.schema import RecipeContext
 from evidcore.registry import find
@@ -107,7 +106,7 @@ class AuditStage(EvalStage):
         for use in self.data:
             asking = dataclasses.replace(asking, dataset=context.dataset(use.dataset))
             prompts = self.prompts(use, context)
-            prove_policy(unwrapped(policy), prompts, context.where)
+            policy.prove(prompts)
             result = audit(
                 policy, prompts, context.tasks[use.task], self.evaluation(use, context),
                 training(use, context), asking, use.task, arm,

@@ -70,7 +70,6 @@ class Component:
         Raises:
             EvidError: names what is missing, and what to type.
         """
-        return
 
 
 class Metric(Component, ABC):

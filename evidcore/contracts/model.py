@@ -269,8 +269,6 @@ class Fittable(Protocol):
         self, train: Sequence[Case], validation: Sequence[Case], folder: Path, seed: int, log: FitLog
     ) -> None:
         """Train on `train`, choose on `validation`, write weights and `fit.json` (figures) into `folder`."""
-        ...
 
     def load(self, folder: Path) -> None:
         """Read back what `fit` wrote."""
-        ...

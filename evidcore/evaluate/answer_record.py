@@ -46,9 +46,9 @@ def question_of(prompt: Prompt, condition: str = "own") -> dict[str, Any]:
     return {"prompt_id": prompt.id, **case, **asked, "images": images}
 
 
-def unknown_patients(patients: Iterable[str | None]) -> str:
+def unknown_patients(answers: Iterable[AnswerRecord]) -> str:
     """Return the note that a table needs where intervals take cases for patients, else nothing."""
-    count = sum(patient is None for patient in patients)
+    count = sum(answer.patient is None for answer in answers)
     return f"{count} questions on cases without a known patient, each case taken for one" if count else ""
 
 

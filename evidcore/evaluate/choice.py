@@ -30,7 +30,7 @@ from evidcore.contracts import (
     Task,
     TextSample,
 )
-from evidcore.evaluate.answer_record import AnswerRecord, question_of, unknown_patients
+from evidcore.evaluate.answer_record import AnswerRecord, question_of
 from evidcore.evaluate.bootstrap import mean_interval, ratio_interval
 from evidcore.evaluate.measuring import Measurement, NamedMetric, measure, named_metrics
 from evidcore.evaluate.numeric_result import NumericResult
@@ -113,16 +113,12 @@ class ChoiceResult(NumericResult):
 
     def rows(self) -> list[Row]:
         """Return accuracies, format, strict accuracy by finding, then what metrics say of the rest."""
-        note = unknown_patients(answer.patient for answer in self.answers)
         rows = [
-            Row.of(
-                self.name, metric, mean_interval(self.values(metric), self.clusters), note=note,
-                is_headline=metric in _AT_A_GLANCE,
-            )
+            self.mean_row(metric, is_headline=metric in _AT_A_GLANCE)
             for metric, reading in ACCURACIES.items()
             if metric in ALWAYS or all(getattr(answer, reading) is not None for answer in self.answers)
-        ]  # fmt: skip
-        rows.append(self.format_row())
+        ]
+        rows.append(self.mean_row("format_rate"))
         if any(valid := self.values("format_rate")):
             right = [hit * ok for hit, ok in zip(self.values("strict_accuracy"), valid, strict=True)]
             given = ratio_interval(right, valid, self.clusters)

@@ -23,7 +23,7 @@ from evidcore.contracts.model import ForwardingPolicy
 from evidcore.contracts.stage import Key, Problems
 from evidcore.errors import EmptySplitError, PluginError, RecipeError
 from evidcore.evaluate.reference_lines import training_prompts
-from evidcore.proof.passes import prove_answers
+from evidcore.proof.passes import prove_answers, prove_policy
 from evidcore.recipe import Recipe
 from evidcore.recipe.schema import DataUse, RecipeContext, Table
 from evidcore.registry import find, offers
@@ -36,10 +36,14 @@ class AnonymizedPolicy(ForwardingPolicy):
 
     def __init__(self, policy: Policy, where: str = "policy") -> None:
         """Take the policy; one that is sealed already is taken as it is. `where` is for errors."""
-        self._policy = unwrapped(policy)
         self.caveat, self.answers_alone = policy.caveat, policy.answers_alone
-        self._where: str = policy._where if isinstance(policy, AnonymizedPolicy) else where
-        self.cut_off: list[bool] = policy.cut_off if isinstance(policy, AnonymizedPolicy) else []
+        self._policy, self._where, self.cut_off = policy, where, list[bool]()
+        if isinstance(policy, AnonymizedPolicy):
+            self._policy, self._where, self.cut_off = policy._policy, policy._where, policy.cut_off
+
+    def prove(self, prompts: Sequence[Prompt]) -> None:
+        """Prove what the policy sees that will be asked `prompts`."""
+        prove_policy(self._policy, prompts, self._where)
 
     def forward(self, method: str, prompts: Sequence[Prompt], *columns: Any, **settings: Any) -> Any:
         """Ask the policy; keep which answers were cut off."""
@@ -60,11 +64,6 @@ class AnonymizedPolicy(ForwardingPolicy):
         caveat = Row(name=name, metric="pixel_flow", value=None, note=self.caveat, is_headline=True)
         cut_off = [dataclasses.replace(rate, note=note, is_headline=True)] if any(cut) else []
         return [*cut_off, caveat] if self.caveat else cut_off
-
-
-def unwrapped(policy: Policy) -> Policy:
-    """Return the policy itself, for what looks at its weights and asks nothing."""
-    return policy._policy if isinstance(policy, AnonymizedPolicy) else policy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -35,17 +35,16 @@ class NumericResult(EvalResult):
 
     def rows(self) -> list[Row]:
         """Return a row for each figure, all of them shown at a glance."""
-        unknown = unknown_patients(answer.patient for answer in self.answers)
+        unknown = unknown_patients(self.answers)
         rows = self.measured.rows(self.name, self.clusters)
         notes = ["; ".join(part for part in (unknown, row.note) if part) for row in rows]
         pairs = zip(rows, notes, strict=True)
         return [dataclasses.replace(row, note=note, is_headline=True) for row, note in pairs]
 
-    def format_row(self) -> Row:
-        """Return the row of the share of answers that keep their format."""
-        unknown = unknown_patients(answer.patient for answer in self.answers)
-        formed = mean_interval(self.values("format_rate"), self.clusters)
-        return Row.of(self.name, "format_rate", formed, note=unknown, is_headline=True)
+    def mean_row(self, metric: str, *, is_headline: bool = True) -> Row:
+        """Return the row of the mean of a metric's `values`."""
+        mean, note = mean_interval(self.values(metric), self.clusters), unknown_patients(self.answers)
+        return Row.of(self.name, metric, mean, note=note, is_headline=is_headline)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what `answers/<stage>.jsonl` holds of each answer, its figures with it."""

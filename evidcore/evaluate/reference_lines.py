@@ -216,14 +216,19 @@ def _blind_rules(training: Sequence[Prompt]) -> dict[str, Rule]:
         right[options[answer_place(prompt)]] += 1
         offered.update(options)
         places[answer_place(prompt)] += 1
-    prevalence = _prevalence(training)
+    present: collections.Counter[str] = collections.Counter()
+    known: collections.Counter[str] = collections.Counter()
+    for case in {prompt.case.id: prompt.case for prompt in training}.values():
+        for finding in case.findings:
+            known[finding.name] += finding.state != "uncertain"
+            present[finding.name] += finding.state == "present"
     preferences: dict[str, Preference] = {
         "most often right in training": lambda _, option, __: right[option],
         "most often right when offered": lambda _, option, __: right[option] / max(offered[option], 1),
         "most often right to the same words": lambda prompt, option, _: (
             right_to[_words(prompt), option] / max(offered_to[_words(prompt), option], 1)
         ),
-        "most prevalent in training": lambda _, option, __: prevalence.get(option, 0.0),
+        "most prevalent in training": lambda _, option, __: present[option] / max(known[option], 1),
         "letter most often right": lambda _, __, place: places[place],
         "longest option": lambda _, option, __: len(option),
         "shortest option": lambda _, option, __: -len(option),
@@ -301,14 +306,3 @@ def _bag(text: str) -> frozenset[str]:
 def _words(prompt: Prompt) -> str:
     """Return the question without its options: "Where is the liver?" has one answer in most people."""
     return str(prompt.reference.get("question", ""))
-
-
-def _prevalence(training: Iterable[Prompt]) -> dict[str, float]:
-    cases = {prompt.case.id: prompt.case for prompt in training}
-    present: collections.Counter[str] = collections.Counter()
-    known: collections.Counter[str] = collections.Counter()
-    for case in cases.values():
-        for finding in case.findings:
-            known[finding.name] += finding.state != "uncertain"
-            present[finding.name] += finding.state == "present"
-    return {name: present[name] / count for name, count in known.items() if count}

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evidcore.contracts import Answers, EvalOptions, Row, StageContext, StageResult
-from evidcore.evaluate.eval_stage import AnonymizedPolicy, EvalStage, training, unwrapped
-from evidcore.proof.passes import prove_policy
+from evidcore.evaluate.eval_stage import AnonymizedPolicy, EvalStage, training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +19,7 @@ class Evaluate(EvalStage):
         lines = {}
         for use in self.data:
             prompts, task = self.prompts(use, context), context.tasks[use.task]
-            prove_policy(unwrapped(policy), prompts, context.where)
+            policy.prove(prompts)
             evaluation = self.evaluation(use, context)
             replies = evaluation.answer(policy, prompts, task, asking)
             given = [Answers(prompts, replies)]

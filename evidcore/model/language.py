@@ -41,6 +41,7 @@ class Pretrained(Language):
     ) -> None:
         self.id, self.revision = id, revision or None
         self.folder = str((recipe_folder or Path()) / folder) if folder else ""
+        self.name = self.folder or self.id  # what transformers loads
 
     @classmethod
     def problems(cls, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -53,11 +54,6 @@ class Pretrained(Language):
             yield "", f"{text} Copy it from huggingface.co/{table['id']}/commits."
         if table.get("revision") and not table.get("id"):
             yield "revision", f"goes with id only, got {table['revision']!r}."
-
-    @property
-    def name(self) -> str:
-        """Return what transformers loads."""
-        return self.folder or self.id
 
     def width(self) -> int | None:
         """Return the width of its embeddings; None where that needs a download."""

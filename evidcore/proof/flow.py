@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from evidcore.case import Crop, Prompt, TextPart
+from evidcore.compute.processes import rng_preserved
 from evidcore.errors import RunError
 from evidcore.model.parts import part_of
 from evidcore.model.processor import VolumeProcessor
@@ -134,11 +135,16 @@ def prove_rows(
 ) -> dict[str, float]:
     """Prove that each row sees its own volume and no other's; return by how many nats each pass moved.
 
-    `score` draws otherwise when it is called the second time, and only then. `number` counts the proofs
-    before: of several crops each is blanked in turn.
+    `number` counts the proofs before: of several crops each is blanked in turn.
     """
+
+    def look(places: Sequence[int], shown: Mapping[int, Prompt], seed: int = 0) -> Rows:
+        with rng_preserved():
+            torch.manual_seed(seed)
+            return score(places, shown)
+
     places = list(prompts)
-    baseline, again = score(places, prompts), score(places, prompts)
+    baseline, again = look(places, prompts), look(places, prompts, seed=1)
     most: dict[str, float] = {}
     for name, groups in baseline.items():
         noise = max(_apart(mine, theirs) for mine, theirs in zip(groups, again[name], strict=True))
@@ -149,7 +155,7 @@ def prove_rows(
     moved = dict.fromkeys(baseline, math.inf)
     for turn, changed in enumerate(places):
         blanked = {**prompts, changed: with_blank_volumes(prompts[changed], processor, number + turn)}
-        scores = score(places, blanked)
+        scores = look(places, blanked)
         _finite(where, scores, blanked)
         for name, rows in scores.items():
             least = _reacted(where, name, baseline[name], rows, prompts, changed, most[name])
@@ -159,11 +165,11 @@ def prove_rows(
             _agree(where, baseline, name, other, prompts, most[other])
     for place in places:
         others = {place: renamed(prompts[place])}
-        for name, rows in score([place], others).items():
+        for name, rows in look([place], others).items():
             far, prompt_id = _apart(baseline[name][places.index(place)], rows[0]), prompts[place].id
             if far <= most[name]:
                 continue
-            by_itself = score([place], {place: prompts[place]})[name][0]
+            by_itself = look([place], {place: prompts[place]})[name][0]
             if _apart(by_itself, rows[0]) > tolerance.nats:
                 stop(
                     where, "pixels, not names", f"the {name} pass moves prompt {prompt_id!r} by {far:.1e} "

@@ -17,7 +17,7 @@ from evidcore.contracts import Completion, Policy
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import VolumeProcessor
-from evidcore.prompts.rows import PromptSource, Row
+from evidcore.prompts.rows import PromptSource
 from evidcore.prompts.targets import IGNORED, Targets
 from evidcore.proof import flow
 from evidcore.proof.places import prove_images
@@ -86,21 +86,18 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
 
         def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
             nonlocal looks
-            draw, later = looks == 1, max(looks - 1, 0)  # the second look is to equal the first
+            later, looks = max(looks - 1, 0), looks + 1  # the second look is to equal the first
             trainer._step = micro + later % trainer.args.gradient_accumulation_steps
-            looks += 1
             proof = Proof(shown, saved, processor)
             trainer.proof = proof
             policy: list[Tensor] = []
-            with rng_preserved():
-                torch.manual_seed(draw)
-                rows = [{"prompt": str(position)} for position in positions for _ in range(answers)]
-                batch = trainer._generate_and_score_completions(rows)
-                # with gradients, and as many rows at once as in training
-                for part in trainer.parts_of(batch, max(1, len(rows) // size)):
-                    trainer.compute_loss(trainer.model_wrapped, trainer.whole(part))
-                    assert proof.policy is not None  # every look computes the loss
-                    policy.append(proof.policy.detach())
+            rows = [{"prompt": str(position)} for position in positions for _ in range(answers)]
+            batch = trainer._generate_and_score_completions(rows)
+            # with gradients, and as many rows at once as in training
+            for part in trainer.parts_of(batch, max(1, len(rows) // size)):
+                trainer.compute_loss(trainer.model_wrapped, trainer.whole(part))
+                assert proof.policy is not None  # every look computes the loss
+                policy.append(proof.policy.detach())
             proof.policy = torch.cat(policy)
             mask = batch["completion_mask"].bool() & batch["tool_mask"].bool()
             if not batches and len(rows) <= size:
@@ -130,7 +127,7 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
 
 def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[str, float]:
     """Prove the pass of a `WeightedTrainer` in training, as `prove_groups` does for GRPO's."""
-    targets, looks, many = trainer.targets, 0, trainer.settings.questions_per_volume
+    targets, many = trainer.targets, trainer.settings.questions_per_volume
     most = max(trainer.args.per_device_train_batch_size // many, 1)  # that memory was planned for
     with trainer.clock.part("proof", whole=True), undisturbed(trainer):
         prompts = _first_prompts(trainer, targets.source, TARGETS)
@@ -142,18 +139,14 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
             return prepared
 
         def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
-            nonlocal looks
-            draw, looks = looks == 1, looks + 1
             scores: list[list[Tensor]] = []
-            with rng_preserved():
-                torch.manual_seed(draw)
-                for start in range(0, len(positions), most):  # with gradients and as many as in training
-                    some = positions[start : start + most]
-                    with _outputs(trainer.model) as seen:
-                        trainer.compute_loss(trainer.model_wrapped, batch_of(some, shown))
-                    [output] = [one for one in seen if getattr(one, "log_probs", None) is not None]
-                    answers = len(output.log_probs) // len(some)  # a packed volume is one row
-                    scores += _by_group(output.log_probs, output.label_mask.bool(), answers)
+            for start in range(0, len(positions), most):  # with gradients and as many as in training
+                some = positions[start : start + most]
+                with _outputs(trainer.model) as seen:
+                    trainer.compute_loss(trainer.model_wrapped, batch_of(some, shown))
+                [output] = [one for one in seen if getattr(one, "log_probs", None) is not None]
+                answers = len(output.log_probs) // len(some)  # a packed volume is one row
+                scores += _by_group(output.log_probs, output.label_mask.bool(), answers)
             return {"policy": scores}
 
         def objective() -> Tensor:
@@ -167,25 +160,24 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
 
 
 def _prove_replay(trainer: Any, number: int) -> dict[str, float]:
-    """Prove the pass of the rows that a `ReplayTrainer` replays."""
-    targets, processor, looks = trainer.targets, trainer.processing_class, 0
+    """Prove the pass of the rows that a `ReplayTrainer` replays; at the start its loss has no gradient."""
+    targets = trainer.targets
     prompts = _first_prompts(trainer, targets.source, GROUPS)
+    passes = trainer.args.gradient_accumulation_steps * trainer.accelerator.num_processes
+    most = trainer.keys.rows_per_step // passes
 
     def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
-        nonlocal looks
-        draw, looks = looks == 1, looks + 1
-        with torch.no_grad(), rng_preserved():
-            torch.manual_seed(draw)
-            batch = _nonsense(targets, targets.batch, positions, shown)
+        scores: list[list[Tensor]] = []
+        for start in range(0, len(positions), most):  # with gradients and as many as in training
+            batch = _nonsense(targets, targets.batch, positions[start : start + most], shown)
             ids = batch["input_ids"][:, 1:].to(trainer.model.device)
             inputs, is_answer = trainer.answers_of(batch)
             logits = trainer.model(**inputs).logits[:, :-1].float().log_softmax(-1)
-        ids = ids[:, -is_answer.shape[1] :]
-        return {"replay": _by_group(logits.gather(-1, ids[..., None])[..., 0], is_answer, 1)}
+            ids = ids[:, -is_answer.shape[1] :]
+            scores += _by_group(logits.gather(-1, ids[..., None])[..., 0], is_answer, 1)
+        return {"replay": scores}
 
-    where = f"{trainer.args.output_dir}: stage.grpo.replay, step {trainer.state.global_step + 1}"
-    tolerance = flow.Tolerance.of(trainer.model, is_mixed=trainer.args.bf16 or trainer.args.fp16)
-    return flow.prove_rows(where, prompts, processor, score, tolerance, number=number) if prompts else {}
+    return _prove(trainer, "grpo.replay", prompts, score, None, number, slopes=False)
 
 
 def _nonsense(
@@ -196,7 +188,8 @@ def _nonsense(
 ) -> dict[str, Tensor]:
     """Return a batch of rows with prompts shown otherwise and random words for answers."""
     source = targets.source
-    targets.source = _Visible(source, shown)  # type: ignore[assignment]
+    changed = {place: dataclasses.replace(source[place], prompt=prompt) for place, prompt in shown.items()}
+    targets.source = changed  # type: ignore[assignment]  # rows by their place, as a source has them
     try:
         batch = collate([{"prompt": str(position)} for position in rows])
     finally:
@@ -222,22 +215,24 @@ def _prove(
     stage: str,
     prompts: Mapping[int, Prompt],
     score: flow.Score,
-    objective: Callable[[], Tensor],
+    objective: Callable[[], Tensor] | None,
     number: int,
     *,
     slopes: bool,
 ) -> dict[str, float]:
-    """Prove images, rows and gradients; weights that are spread over processes cannot be moved by hand."""
+    """Prove images, rows and gradients; without an objective, rows alone."""
     if not prompts:
         return {}
     where = f"{trainer.args.output_dir}: stage.{stage}, step {trainer.state.global_step + 1}"
     tolerance = flow.Tolerance.of(trainer.model, is_mixed=trainer.args.bf16 or trainer.args.fp16)
     processor, is_sharded = trainer.processing_class, trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-    if not is_sharded:
+    if objective is not None and not is_sharded:
         prove_images(where, trainer.vlm, processor, next(iter(prompts.values())))
     moved = flow.prove_rows(where, prompts, processor, score, tolerance, number=number)
+    if objective is None:
+        return moved
     backward = trainer.accelerator.backward if trainer.is_deepspeed_enabled else Tensor.backward
-    parts, slopes = trainer.settings.train, slopes and not is_sharded
+    parts, slopes = trainer.settings.train, slopes and not is_sharded  # spread weights move by no hand
     flow.prove_gradient(where, trainer.model, parts, objective, backward, tolerance, slopes=slopes)
     return moved
 
@@ -327,16 +322,6 @@ def _by_group(scores: Tensor, mask: Tensor, answers: int) -> list[list[Tensor]]:
 
 def _grouped(rows: Sequence[Tensor], answers: int) -> list[list[Tensor]]:
     return [list(rows[start : start + answers]) for start in range(0, len(rows), answers)]
-
-
-class _Visible:
-    """A stream of which some prompts are shown otherwise."""
-
-    def __init__(self, source: PromptSource, shown: Mapping[int, Prompt]) -> None:
-        self.source, self.shown = source, shown
-
-    def __getitem__(self, position: int) -> Row:
-        return dataclasses.replace(self.source[position], prompt=self.shown[position])
 
 
 TRAINER_STATE = (

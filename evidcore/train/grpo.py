@@ -158,7 +158,7 @@ class Grpo(GrpoSettings, TrainingStage):
             again = ", ".join(dict.fromkeys(f"{use.dataset}/{use.task}" for use in self.replay.data))
             also += f"; held to its start on {again}"
         return self._workload(
-            text=text + self.lora_text, also=also, prompts_per_step=self.prompts_per_step,
+            text, also=also, prompts_per_step=self.prompts_per_step,
             prompts_per_forward=self.prompts_per_forward or self.prompts_per_step,
             answers_per_prompt=self.answers_per_prompt, share_prompts=self.share_prompts,
             answers_tokens=self.max_new_tokens, samples=True, limits=self.limits,

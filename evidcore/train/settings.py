@@ -62,16 +62,6 @@ class TrainingKeys:
         given = self.learning_rate
         return {part: float(given[part] if isinstance(given, Mapping) else given) for part in self.train}
 
-    @property
-    def lora_text(self) -> str:
-        """Return what a listing of the keys ends with."""
-        return "" if self.lora is None else f", LoRA of rank {self.lora.rank}"
-
-    @property
-    def is_checkpointed(self) -> bool:
-        """Tell whether activations are computed again in the backward pass."""
-        return any(self.trl.get(f"{kind}_checkpointing") for kind in ("activation", "gradient"))
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SftSettings(TrainingKeys):
@@ -123,13 +113,17 @@ class TrainingStage(TrainingKeys, Stage):
         """Return "model"."""
         return "model"
 
-    def _workload(self, *, also: str = "", **own: Any) -> Workload:
+    def _workload(self, text: str, *, also: str = "", **own: Any) -> Workload:
         """Return what both trainers say alike, and what is a stage's own; `also` ends the card's sentence."""
-        how = f"{self.steps} steps, {self.optimizer}{self.lora_text}{also}"
+        lora = "" if self.lora is None else f", LoRA of rank {self.lora.rank}"
+        how = f"{self.steps} steps, {self.optimizer}{lora}{also}"
         return Workload(
+            text=text + lora,
             summary=f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {how}",
             train=self.train, trains_whole_model=True, steps=self.steps, optimizer=self.optimizer,
-            lora=self.lora, is_checkpointed=self.is_checkpointed, **own,
+            lora=self.lora,
+            is_checkpointed=any(self.trl.get(f"{kind}_checkpointing") for kind in ("activation", "gradient")),
+            **own,
         )  # fmt: skip
 
     def strategy(self, context: StageContext) -> RolloutStrategy | None:

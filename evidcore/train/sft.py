@@ -31,7 +31,7 @@ class Sft(SftSettings, TrainingStage):
         many = self.questions_per_volume
         volumes = f", {many} to a volume" if many > 1 else ""
         return self._workload(
-            text=f"{self.steps} steps of {self.rows_per_step} rows{volumes}{self.lora_text}",
+            f"{self.steps} steps of {self.rows_per_step} rows{volumes}",
             prompts_per_step=math.ceil(self.rows_per_step / many), answers_per_prompt=many,
             prompts_per_forward=math.ceil((self.rows_per_forward or self.rows_per_step) / many),
             share_prompts="always" if many > 1 else "never",

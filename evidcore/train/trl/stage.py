@@ -336,8 +336,7 @@ def _sharded(part: torch.nn.Module) -> list[Any]:
 
 def _frozen_encoder(model: VolumeVLM) -> list[Any]:
     """Return the sharded units of an encoder that is not trained."""
-    encoder = model.model.encoder
-    return [] if any(item.requires_grad for item in encoder.parameters()) else _sharded(encoder)
+    return _sharded(model.model.encoder) if model.model.encoder_is_frozen else []
 
 
 class FullEncoderCallback(TrainerCallback):  # type: ignore[misc]

@@ -139,17 +139,15 @@ def audited(**members):
 
 
 def asking(condition, change):
-    """Return an audit that asks other prompts under a condition."""
+    """Return an audit that asks other prompts under a condition, under each where it is ""."""
 
     def ask(self, prompts, *given):
-        changed = [[*enumerate(map(change, prompts))]]
-        return {**Audit.shown(self, prompts, *given), condition: changed}
+        return [
+            (name, at, [change(prompts[index]) for index in at] if condition in ("", name) else some)
+            for name, at, some in Audit.showings(self, prompts, *given)
+        ]
 
-    return altered(Audit, shown=ask)
-
-
-def only_own(self, prompts, *given):
-    return {name: [[*enumerate(prompts)]] for name in Audit.shown(self, prompts, *given)}
+    return altered(Audit, showings=ask)
 
 
 def moves_on(self, *given):
@@ -158,7 +156,7 @@ def moves_on(self, *given):
 
 OVER = "over the case's own volumes, and over something else"
 AUDITS = {
-    f"{OVER}. 4 for 4": altered(Audit, shown=only_own),
+    f"{OVER}. 4 for 4": asking("", lambda prompt: prompt),
     f"{OVER}.*": asking("own", lambda prompt: prompt.with_blank_volumes()),
     "only what is shown differs between conditions.*asks": asking(
         "blank", lambda prompt: dataclasses.replace(prompt, task="other")

@@ -47,7 +47,7 @@ class EvidenceResult(NumericResult):
         """Return the results rows: well-formed answers, the figures, then those by finding."""
         figures = self.measured.rows(self.name, self.clusters)
         rows = (dataclasses.replace(item, is_headline=item.metric in SHOWN) for item in figures)
-        return [self.format_row(), *rows]
+        return [self.mean_row("format_rate"), *rows]
 
 
 class EvidenceEvaluation(Evaluation[Answer]):

@@ -63,7 +63,7 @@ class SegmentationResult(NumericResult):
 
     def rows(self) -> list[Row]:
         """Return the results rows: well-formed answers, overlaps, ceiling, slices, boxes; parts last."""
-        result = [self.format_row()]
+        result = [self.mean_row("format_rate")]
         for item in self.measured.rows(self.name, self.clusters):
             shown = dataclasses.replace(item, is_headline=item.metric in ("dsc", "oracle_dsc"))
             result += [shown, _as_iou(item)] if item.metric == "dsc" else [shown]

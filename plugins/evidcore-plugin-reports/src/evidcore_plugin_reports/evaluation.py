@@ -93,7 +93,7 @@ class ReportResult(NumericResult):
         metrics = self.measured.rows(self.name, self.clusters)
         main = [item for item in by_finding if "/" not in item.metric]
         return [
-            self.format_row(),
+            self.mean_row("format_rate"),
             *main,
             *(dataclasses.replace(m, is_headline=m.unit == "rate") for m in metrics if "/" not in m.metric),
             *(item for item in by_finding if item not in main),
