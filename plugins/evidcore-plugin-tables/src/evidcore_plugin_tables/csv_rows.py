@@ -20,6 +20,7 @@ _RENAME = "Rename it or name it in the dataset's options."
 _FEW = 40  # columns that a message lists before it counts the others; some tables have thousands
 _MARKS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _QUOTED = re.compile(r'"[^"]*"')
+_NAME = re.compile(r"[!-~]+|.*\.[A-Za-z]\w{1,3}", re.DOTALL)  # in ASCII without blanks, or as files end
 _DATA = re.compile(r".*\.(nii|gz|nrrd|nhdr|mha|dcm|np[yz]|png|jpe?g)|train|test", re.IGNORECASE)
 WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
 
@@ -105,6 +106,17 @@ def shown(cell: object) -> str:
     """Return a cell as messages print it; a long one may be a report, and is told by its length alone."""
     length = len(str(cell))
     return repr(cell) if length <= _MOST_SHOWN else f"a text of {length} characters"
+
+
+def text_fault(column: str, cell: str, folder: Path) -> str:
+    """Return what is wrong with a cell that holds a text in place of a name, as shifted columns do; else "".
+
+    Names above 40 characters are ASCII without blanks, end as files do, or are those of files in `folder`.
+    """
+    files = (folder / name.partition("#")[0] for name in files_of_cell(cell, folder))
+    if len(cell) <= _MOST_SHOWN or _NAME.fullmatch(cell) or all(map(os.path.exists, files)):
+        return ""
+    return f"column {column!r} must hold a name, got {shown(cell)}. Correct the cell, or shifted columns."
 
 
 def all_columns(names: Collection[str], remedy: str = "Rename one.") -> str:

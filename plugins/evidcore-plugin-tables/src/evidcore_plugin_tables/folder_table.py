@@ -19,6 +19,7 @@ from evidcore_plugin_tables.csv_rows import (
     optional_column,
     read_rows,
     shown,
+    text_fault,
     usual_column,
 )
 
@@ -83,9 +84,16 @@ def read_table(table: Path, columns: FolderColumns, findings: Iterable[str]) -> 
     """
     rows, unusable = read_rows(table, lambda names: [*columns.among(names).wanted(), *findings])
     columns = columns.among(rows[0][1]) if rows else columns
+    named: list[tuple[int, Row]] = []
     for line, row in rows:
-        unusable += _empty_cells(f"{table}: line {line}", row, columns)
-    return Table(columns, tuple(rows), tuple(unusable), tuple(_clashes(rows, table, columns)))
+        texts: dict[str, str] = {}
+        for column in filter(None, (columns.id_column, columns.patient_column)):
+            if fault := text_fault(column, row[column], table.parent):
+                unusable.append(f"{table}: line {line}: {fault}")
+                texts[column] = f"line {line}"
+        named.append((line, {**row, **texts}))
+        unusable += _empty_cells(f"{table}: line {line}", {**row, **texts}, columns)
+    return Table(columns, tuple(named), tuple(unusable), tuple(_clashes(named, table, columns)))
 
 
 def _empty_cells(where: str, row: Row, columns: FolderColumns) -> Iterator[str]:
@@ -140,7 +148,8 @@ def masks_of_cell(cell: str, folder: Path, where: str) -> dict[str, MaskRef]:
     """Read `name=file; name=file#5` into masks by name."""
     masks: dict[str, MaskRef] = {}
     for name, equals, file in items_of_cell(cell):
-        if not equals or not name or not file or name in masks:
+        is_text = any(text_fault("", part, folder) for part in (name, file.partition("#")[0]))
+        if not equals or not name or not file or name in masks or is_text:
             why = f"masks are written name=file, each name once, with ';' between, got {shown(cell)}"
             raise DataError(f"{where}: {why}. Correct the cell.")
         masks[name] = mask_ref(file, folder)
