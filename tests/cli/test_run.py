@@ -52,7 +52,6 @@ def test_a_live_block_moves_the_cursor_and_the_names_in_it_do_not():
     terminal.isatty = lambda: True
     with contextlib.redirect_stdout(_Printed(terminal)), Progress() as progress:
         progress.stage_started("01-[sft]\x1b[2K", Path(), 1, 9)
-        progress.step_finished("01-[sft]\x1b[2K", 1, {"loss": 0.5})
     assert "01-[sft]\\x1b[2K: started" in terminal.getvalue()
     assert "\x1b[?25l" in terminal.getvalue()  # hides the cursor
 
