@@ -241,8 +241,7 @@ def test_a_column_that_is_named_must_be_there(home, option):
 ])  # fmt: skip
 def test_long_cells_are_told_by_their_length_alone(home, cells):
     home.csv(changed(0, **cells))
-    dataset = home.dataset()
-    said = refusal(dataset)
+    said = refusal(dataset := home.dataset())
     assert "got a text of 78 characters" in said or "has split a text of 78 characters" in said
     assert "Miller" not in said
     assert not any("Miller" in f"{case.id} {case.patient}" for case in dataset.listed("train"))

@@ -108,15 +108,19 @@ def shown(cell: object) -> str:
     return repr(cell) if length <= _MOST_SHOWN else f"a text of {length} characters"
 
 
-def text_fault(column: str, cell: str, folder: Path) -> str:
-    """Return what is wrong with a cell that holds a text in place of a name, as shifted columns do; else "".
+def text_faults(cells: Mapping[str, Any], columns: Iterable[str], folder: Path) -> dict[str, str]:
+    """Return by column what is wrong with cells that hold a text in place of a name, as shifted columns do.
 
     Names above 40 characters are ASCII without blanks, end as files do, or are those of files in `folder`.
     """
-    files = (folder / name.partition("#")[0] for name in files_of_cell(cell, folder))
-    if len(cell) <= _MOST_SHOWN or _NAME.fullmatch(cell) or all(map(os.path.exists, files)):
-        return ""
-    return f"column {column!r} must hold a name, got {shown(cell)}. Correct the cell, or shifted columns."
+    found = {}
+    for column in filter(None, columns):
+        cell = str(cells[column]).strip()
+        files = (folder / name.partition("#")[0] for name in files_of_cell(cell, folder))
+        if len(cell) > _MOST_SHOWN and not _NAME.fullmatch(cell) and not all(map(os.path.exists, files)):
+            why = f"column {column!r} must hold a name, got {shown(cell)}"
+            found[column] = f"{why}. Correct the cell, or shifted columns."
+    return found
 
 
 def all_columns(names: Collection[str], remedy: str = "Rename one.") -> str:

@@ -10,7 +10,7 @@ from annotated_types import Gt
 from evidcore.api import Case, DataError, Finding, InlineOptions, MaskRef, Report, VolumeRef
 from evidcore.case import Intensity, Oblique, Split, State
 from evidcore_plugin_tables.case_reading import CaseTable
-from evidcore_plugin_tables.csv_rows import Row, files_of_cell, text_fault
+from evidcore_plugin_tables.csv_rows import Row, files_of_cell, text_faults
 from evidcore_plugin_tables.folder_table import (
     COLUMNS,
     FolderColumns,
@@ -115,8 +115,8 @@ class Folder(CaseTable):
         volumes = files_of_cell(row[columns.volume_column], self.folder)
         if not volumes:
             wrong.append(f"{where}: column {columns.volume_column!r} is empty. Name the case's file.")
-        elif fault := text_fault(columns.volume_column, row[columns.volume_column], self.folder):
-            wrong.append(f"{where}: {fault}")
+        elif faults := text_faults(row, [columns.volume_column], self.folder):
+            wrong.append(f"{where}: {faults[columns.volume_column]}")
             volumes = []
         states: dict[str, State | None] = {
             name: _tried(wrong, finding_state, row[name], f"{where}, column {name!r}")

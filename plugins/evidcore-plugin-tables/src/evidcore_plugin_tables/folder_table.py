@@ -19,7 +19,7 @@ from evidcore_plugin_tables.csv_rows import (
     optional_column,
     read_rows,
     shown,
-    text_fault,
+    text_faults,
     usual_column,
 )
 
@@ -86,13 +86,11 @@ def read_table(table: Path, columns: FolderColumns, findings: Iterable[str]) -> 
     columns = columns.among(rows[0][1]) if rows else columns
     named: list[tuple[int, Row]] = []
     for line, row in rows:
-        texts: dict[str, str] = {}
-        for column in filter(None, (columns.id_column, columns.patient_column)):
-            if fault := text_fault(column, row[column], table.parent):
-                unusable.append(f"{table}: line {line}: {fault}")
-                texts[column] = f"line {line}"
-        named.append((line, {**row, **texts}))
-        unusable += _empty_cells(f"{table}: line {line}", {**row, **texts}, columns)
+        where = f"{table}: line {line}"
+        faults = text_faults(row, (columns.id_column, columns.patient_column), table.parent)
+        unusable += (f"{where}: {fault}" for fault in faults.values())
+        named.append((line, {**row, **dict.fromkeys(faults, f"line {line}")}))
+        unusable += _empty_cells(where, named[-1][1], columns)
     return Table(columns, tuple(named), tuple(unusable), tuple(_clashes(named, table, columns)))
 
 
@@ -148,8 +146,7 @@ def masks_of_cell(cell: str, folder: Path, where: str) -> dict[str, MaskRef]:
     """Read `name=file; name=file#5` into masks by name."""
     masks: dict[str, MaskRef] = {}
     for name, equals, file in items_of_cell(cell):
-        is_text = any(text_fault("", part, folder) for part in (name, file.partition("#")[0]))
-        if not equals or not name or not file or name in masks or is_text:
+        if not equals or not name or not file or name in masks:
             why = f"masks are written name=file, each name once, with ';' between, got {shown(cell)}"
             raise DataError(f"{where}: {why}. Correct the cell.")
         masks[name] = mask_ref(file, folder)
