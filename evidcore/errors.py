@@ -55,7 +55,7 @@ class RunError(EvidError):
     """A run cannot start, continue or be trusted. Names the run folder and what to do."""
 
 
-def printable(text: str, keep: str = "\n\t") -> str:
+def printable(text: str, keep: str = "\n\t\xa0\u202f\u3000") -> str:
     """Return a text with escapes in place of characters that move a terminal's cursor or cannot be seen."""
     return "".join(
         ch if ch.isprintable() or ch in keep else ch.encode("unicode_escape").decode() for ch in text

@@ -1,5 +1,6 @@
 """Task `choice`: which of several findings is present, answered with a letter."""
 
+import dataclasses
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,11 @@ _ASKED_RULES = {
         "and write nothing outside it."
     ),
 }
+# an option that names others by letter or place, as "Both A and B", is true in its own order alone
+IN_ORDER = re.compile(
+    r"\b[A-H]\)?(, ?| ?[&+/] ?| (?i:and|or|nor) )\(?[A-H]\b|\b(?i:only|option) \(?[A-H]\b"
+    r"|\b[A-H]\)? (?i:only|alone)\b|(?i:\b(of|all|both|none) (the )?(above|below)\b)"
+)
 _SAYING = r"(?:answer|option|choice)(?:\s+is)?(?:\s*[:=])?"  # one way to take a run of spaces: linear time
 
 
@@ -44,7 +50,8 @@ class Choice(Task):
         questions_per_case: how many questions are drawn for a case, each for another present finding; 0 = one
             for every present finding.
         training_questions: "drawn" as above; "given" asks in training too what came with the case.
-        permute: shuffle the options of questions that came with the case (drawn ones always are).
+        permute: shuffle the options of questions that came with the case (drawn ones always are), but of
+            those with an option like "Both A and B" or "None of the above".
         rules: spell the answer format out in the prompt, for models that were not trained on it.
 
     Source:
@@ -119,10 +126,11 @@ class Choice(Task):
     def _shuffled(question: Question, rng: random.Random) -> Question:
         order = list(range(len(question.options)))
         rng.shuffle(order)
-        return Question(
-            id=question.id, text=question.text, options=tuple(question.options[i] for i in order),
-            answer=order.index(question.answer),
-            true_options=tuple(sorted(order.index(i) for i in question.true_options)), kind=question.kind,
+        if any(map(IN_ORDER.search, question.options)):
+            return question
+        return dataclasses.replace(
+            question, options=tuple(question.options[i] for i in order), answer=order.index(question.answer),
+            true_options=tuple(sorted(order.index(i) for i in question.true_options)),
         )  # fmt: skip
 
     def _ask(self, question: Question) -> str:
@@ -156,8 +164,7 @@ class Choice(Task):
 
 def _stem(case: Case, rng: random.Random) -> str:
     """Return the words of a drawn question; what is known beforehand stands in front, as in given ones."""
-    about_findings = [question for question in case.questions if _is_about_findings(case, question)]
-    if about_findings:
+    if about_findings := [item for item in case.questions if _is_about_findings(case, item)]:
         return rng.choice(about_findings).text
     indication = case.notes.get("indication")
     return f"Indication: {indication}. {STEM}" if indication else STEM
@@ -169,11 +176,8 @@ def _is_about_findings(case: Case, question: Question) -> bool:
 
 def _reference(case: Case, question: Question) -> Mapping[str, Any]:
     about_findings = _is_about_findings(case, question)
-    true = question.true_options or tuple(
-        i
-        for i, option in enumerate(question.options)
-        if i == question.answer or case.state_of(option) == "present"
-    )
+    present = [i for i, option in enumerate(question.options) if case.state_of(option) == "present"]
+    true = question.true_options or sorted({question.answer, *present})
     return {
         "letter": LETTERS[question.answer],
         "options": list(question.options),
@@ -187,8 +191,7 @@ def _reference(case: Case, question: Question) -> Mapping[str, Any]:
 
 def strict_fault(completion: str, letters: str, *, think: bool) -> str | None:
     """Return why a completion breaks the form of `tag_fault`, or answers by no single letter; else None."""
-    fault = tag_fault(completion, think=think)
-    if fault is not None:
+    if (fault := tag_fault(completion, think=think)) is not None:
         return fault
     answer = inside(completion, "answer") or ""
     if answer not in letters or len(answer) != 1:

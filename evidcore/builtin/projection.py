@@ -145,8 +145,7 @@ class Projection(Bridge):
     def set_anchor(self, embeddings: Float[Tensor, "vocabulary text_width"]) -> None:
         """Take the spread of the embeddings, so that visual tokens start as large as words."""
         if self.scaled:
-            with torch.no_grad():
-                self.scale.fill_(float(embeddings.detach().float().std()))
+            self.scale.fill_(float(embeddings.detach().float().std()))
 
     def tokens(self, grid_zyx: Grid) -> int:
         return math.prod(self.projection.pooling.grid(grid_zyx))

@@ -1,7 +1,7 @@
 """Scorer `token-f1`: the words that two texts share."""
 
-import collections
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from evidcore.contracts import Scorer
@@ -18,8 +18,6 @@ class TokenF1(Scorer):
 
     @staticmethod
     def _score(candidate: str, reference: str) -> float:
-        ours, theirs = (
-            collections.Counter(re.findall(r"\w+", text.lower())) for text in (candidate, reference)
-        )
+        ours, theirs = (Counter(re.findall(r"\w+", text.lower())) for text in (candidate, reference))
         total = ours.total() + theirs.total()
         return 2 * (ours & theirs).total() / total if total else 1.0

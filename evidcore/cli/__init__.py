@@ -10,7 +10,9 @@ import errno
 import io
 import json
 import os
+import re
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +25,7 @@ from evidcore.registry import LOCK, Offer, find, offers
 CORE = "evidcore"
 _PLACES = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT}  # of files that are written
 _PLACES |= {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
+_KEPT = re.compile(r"(\A\r|\x1b\[[\d;]*m)")  # of progress bars, and the colours of click and rich
 
 
 class CommandGroup(click.Group):
@@ -65,19 +68,28 @@ class CommandGroup(click.Group):
         return name if isinstance(self, _Evid) else f"{self.name}.{name}"
 
 
-class _JsonAlone(io.TextIOBase):  # commands of other packages print results themselves
-    """Passes on a line that is an object or a list of JSON; anything else goes to standard error."""
+class _Printed:  # names and texts of tables, models and components are printed too: they are strangers'
+    """Passes text on with escapes for what moves a terminal's cursor, but to a line's start at first.
 
-    def __init__(self, stdout: TextIO) -> None:
-        self._stdout = stdout
+    `aside` is what other text goes to where a line that is an object or a list of JSON stands alone.
+    """
+
+    def __init__(self, stream: TextIO, aside: TextIO | None = None) -> None:
+        self.unescaped, self._aside = stream, aside
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unescaped, name)
 
     def write(self, text: str) -> int:
         """Write to one or the other: `click.echo` writes a line with its end, `print` does not."""
+        parts = _KEPT.split(text)  # every other one is kept
+        parts[::2] = map(printable, parts[::2])
         try:
             is_result = text.startswith(("{", "[")) and text.endswith("\n") and json.loads(text) is not None
         except (ValueError, RecursionError):
             is_result = False
-        return (self._stdout if is_result else sys.stderr).write(text)
+        stream = self.unescaped if is_result or self._aside is None else self._aside
+        return stream.write("".join(parts))
 
 
 class _Evid(CommandGroup):
@@ -96,30 +108,30 @@ class _Evid(CommandGroup):
         """Run a command; under --json what components print goes to standard error."""
         as_json = "--json" in ctx.args
         os.environ["PYTHONSAFEPATH"] = "1"  # no process started from here runs a file of this folder
-        try:
-            if os.path.exists(LOCK):  # else nothing is imported for it
-                from evidcore.registry import watch
+        out: Any = _Printed(sys.stdout, sys.stderr if as_json else None)
+        err: Any = _Printed(sys.stderr)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                if os.path.exists(LOCK):  # else nothing is imported for it
+                    from evidcore.registry import watch
 
-                watch("pins", f"{LOCK}: comparing what it pins").keep(Path(LOCK).resolve())
-            with contextlib.redirect_stdout(_JsonAlone(sys.stdout)) if as_json else contextlib.nullcontext():
+                    watch("pins", f"{LOCK}: comparing what it pins").keep(Path(LOCK).resolve())
                 return super().invoke(ctx)
-        except (EvidError, OSError) as error:
-            message = str(error)
-            if isinstance(error, OSError):
-                if error.errno not in _PLACES:
-                    raise
-                message += ". Give a place that can be written and has room."
-            if as_json:
-                click.echo(json.dumps({"error": {"kind": type(error).__name__, "message": message}}))
-            click.echo(click.style("error: ", fg="red") + printable(message), err=True)
-            if isinstance(error, PluginError | ContractError) and error.__cause__ is not None:
-                import traceback
-
-                click.echo("".join(traceback.format_exception(error.__cause__)), err=True)
-            ctx.exit(2)
-        except KeyboardInterrupt as stop:
-            click.echo("interrupted", err=True)
-            ctx.exit(stop.exit_status if isinstance(stop, Stopped) else 130)
+            except (EvidError, OSError) as error:
+                message = str(error)
+                if isinstance(error, OSError):
+                    if error.errno not in _PLACES:
+                        raise
+                    message += ". Give a place that can be written and has room."
+                if as_json:
+                    click.echo(json.dumps({"error": {"kind": type(error).__name__, "message": message}}))
+                click.echo(click.style("error: ", fg="red") + printable(message), err=True)
+                if isinstance(error, PluginError | ContractError) and error.__cause__ is not None:
+                    traceback.print_exception(error.__cause__)
+                ctx.exit(2)
+            except KeyboardInterrupt as stop:
+                click.echo("interrupted", err=True)
+                ctx.exit(stop.exit_status if isinstance(stop, Stopped) else 130)
 
 
 main = _Evid(

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from evidcore.cli.show import apart
-from evidcore.errors import PluginError, did_you_mean, printable
+from evidcore.errors import PluginError, did_you_mean
 from evidcore.registry import KIND_NAMES, LOCK, Offer, broken, offers, watch
 
 
@@ -41,14 +41,13 @@ def plugins(kind: str | None, load: bool, verify: bool, lock: Path, as_json: boo
         return
     for offer, fault in rows:
         source = f"{offer.package} {offer.version}"
-        click.echo(printable(f"{offer.kind:11} {offer.name:22} {source:34} {offer.target}"))
+        click.echo(f"{offer.kind:11} {offer.name:22} {source:34} {offer.target}")
         if offer in alike:
-            text = f"{'':11} can be mistaken for {printable(str(alike[offer]))}"
-            click.echo(click.style(text, fg="yellow"))
+            click.echo(click.style(f"{'':11} can be mistaken for {alike[offer]}", fg="yellow"))
         if fault:
             click.echo(click.style(f"{'':11} broken: {fault}", fg="red"))
     for package, reason in unreadable.items():
-        click.echo(click.style(printable(f"broken package {package}: {reason}"), fg="red"))
+        click.echo(click.style(f"broken package {package}: {reason}", fg="red"))
     if not rows:
         click.echo(f"no {kind or 'component'} is installed")
 

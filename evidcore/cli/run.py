@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import click
 
-from evidcore.errors import Stopped
+from evidcore.errors import Stopped, printable
 from evidcore.hooks import observe, page_lines, write_pages
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
@@ -40,7 +40,7 @@ _FIRST = ("cases_", "loss", "reward", "accuracy", "entropy", "kl", "learning_rat
 class Progress:
     """A recorder of the run that prints."""
 
-    def __init__(self, folder: Path, *, to_stderr: bool = False, label: str = "") -> None:
+    def __init__(self, *, to_stderr: bool = False, label: str = "") -> None:
         """Print to the terminal; `label` goes before every line, where several runs follow each other."""
         from rich.console import Console
 
@@ -48,9 +48,8 @@ class Progress:
             def on_broken_pipe(self) -> None:  # what read it has ended, as where an ablation is killed
                 raise Stopped(signal.SIGPIPE)
 
-        self._console = Printer(stderr=to_stderr, highlight=False, soft_wrap=True)
+        self._console = Printer(stderr=to_stderr, highlight=False, soft_wrap=True, markup=False)
         self._live: Any = None
-        self._folder = folder
         self._label = f"{label} " if label else ""
         self._stage_start_s = self._last_line_s = self._run_start_s = time.monotonic()
         self._seconds: dict[str, float] = {}
@@ -62,6 +61,7 @@ class Progress:
         if self._console.is_terminal:
             from rich.live import Live
 
+            self._console.file = getattr(self._console.file, "unescaped", self._console.file)
             self._live = Live(console=self._console, refresh_per_second=4, transient=True)
             self._live.__enter__()
         self._said = logging.StreamHandler()  # stderr, from which a live block takes lines
@@ -84,7 +84,7 @@ class Progress:
         self._started.add(stage)
         place = stage.partition("-")[0]
         which = f", stage {int(place)} of {stages}" if place.isdecimal() else ""
-        self._console.print(f"{self._label}{stage}: started{which}")
+        self._print(f"{stage}: started{which}")
 
     @observe
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -95,13 +95,15 @@ class Progress:
                 label = f"{kind.removesuffix('_s').replace('_', ' ')} {part}".strip()
                 self._seconds[label] = self._seconds.get(label, 0.0) + value
         now = time.monotonic()
+        names = [name for start in _FIRST for name in metrics if name.startswith(start)]
+        figures = "  ".join(f"{name} {metrics[name]:.4g}" for name in list(dict.fromkeys(names))[:5])
         how_far = f"step {step}{self._left(step, now)}"
-        line = f"{self._label}{stage}: {how_far}  {_figures(metrics)}  {now - self._stage_start_s:.0f} s"
+        line = f"{stage}: {how_far}  {figures}  {now - self._stage_start_s:.0f} s"
         if self._live is not None:
-            self._live.update("\n".join([line, self._split()]))
+            self._live.update(printable("\n".join([self._label + line, self._split()])))
         elif now - self._last_line_s >= _EVERY_S:
             self._last_line_s = now
-            self._console.print(line)
+            self._print(line)
             sys.stdout.flush()
 
     @observe
@@ -109,14 +111,17 @@ class Progress:
         """Say that a stage is done."""
         if stage not in self._started:
             note = figures.get("fitted_before") or f"unchanged, used again from {folder}"
-            self._console.print(f"{self._label}{stage}: {note}")
+            self._print(f"{stage}: {note}")
             return
         took = time.monotonic() - self._stage_start_s
-        self._console.print(f"{self._label}{stage}: done in {took:.0f} s  {self._split()}".rstrip())
+        self._print(f"{stage}: done in {took:.0f} s  {self._split()}".rstrip())
         from evidcore.cli.summary import ending
 
         for measured in ending([figures])[:3] if "rows" in figures else ():
-            self._console.print(f"{self._label}{stage}: {measured.strip()}")
+            self._print(f"{stage}: {measured.strip()}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(printable(f"{self._label}{line}"))
 
     def _left(self, step: int, now: float) -> str:
         """Return how many steps there are, and how long the others take if they go like those of this run."""
@@ -141,11 +146,6 @@ class Progress:
         )
 
 
-def _figures(metrics: Mapping[str, float]) -> str:
-    names = [name for start in _FIRST for name in metrics if name.startswith(start)]
-    return "  ".join(f"{name} {metrics[name]:.4g}" for name in list(dict.fromkeys(names))[:5])
-
-
 @contextmanager
 def follow(name: str, of: str = "cases") -> Iterator[Callable[[int, int], None]]:
     """Show how far a walk is, `of` what it counts: a bar in a terminal, now and then a line otherwise."""
@@ -153,11 +153,12 @@ def follow(name: str, of: str = "cases") -> Iterator[Callable[[int, int], None]]
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if console.is_terminal:
+        console.file = getattr(console.file, "unescaped", console.file)
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(name, total=None)
+            task = bar.add_task(printable(name), total=None)
             yield lambda count, total: bar.update(task, completed=count, total=total)
         return
     last_s = time.monotonic() - _EVERY_S + 1.0  # the first line comes after a second
@@ -218,7 +219,7 @@ def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None
         return
     click.echo(f"run: {folder.path}", err=as_json)
     try:
-        with Progress(folder.path, to_stderr=as_json) as progress:
+        with Progress(to_stderr=as_json) as progress:
             run_folder(folder, [progress], accept_changes=accept_changes, assembly=assembly)
     except Stopped as stop:
         click.echo(

@@ -252,7 +252,7 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
 
     def refuse_control_token(self, text: str, where: str, *, is_answer: bool = False) -> None:
         """Raise DataError where a text holds a control token; an answer may hold its own tags."""
-        for token in self._control_tokens:
+        for token in ("<image>", *self._control_tokens):
             if token in text and not (is_answer and is_answer_tag(token)):
                 raise DataError(
                     f"{where}: its text holds the control token {token!r}; take it out of the data."

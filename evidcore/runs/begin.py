@@ -119,7 +119,8 @@ def recording_exit(folder: RunFolder) -> Iterator[None]:
             last = traceback.extract_tb(error.__traceback__)[-1]
             why = f"{type(error).__name__} in {last.filename}, line {last.lineno}; the terminal had its text"
         if is_first:
-            folder.end("interrupted" if isinstance(error, Stopped) else "failed", why)
+            at = {key: value for key, value in folder.status().items() if key in ("stage", "step")}
+            folder.set_status("interrupted" if isinstance(error, Stopped) else "failed", message=why, **at)
         if error is cause:
             raise
         raise error from cause

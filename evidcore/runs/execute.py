@@ -38,12 +38,12 @@ from evidcore.runs.folder import (
     append,
     difference,
     link,
-    read_lines,
     rewrite,
     write,
     write_object,
 )
 from evidcore.runs.inputs import INPUTS, after, as_json, hashed_inputs, inputs_hash
+from evidcore.runs.read import lines as read_lines
 from evidcore.runs.read import read_object, refuse_moved
 from evidcore.runs.shared_policy import serve, worker_group
 
@@ -101,7 +101,7 @@ class Execution:
         own_name = result["stage"]  # of the run that computed it, where the stage may have another number
         if not (root / "results" / f"{name}.json").is_file():
             known = {line["stage"] for line in read_lines(root / "metrics.jsonl")}
-            lines = [] if name in known else read_lines(stored / "metrics.jsonl")
+            lines = () if name in known else read_lines(stored / "metrics.jsonl")
             append(root / "metrics.jsonl", [{**line, "stage": name, "reused": True} for line in lines])
         record = {**result, "stage": name, "inputs": stored.name}
         write_object(root / "results" / f"{name}.json", record)

@@ -53,12 +53,6 @@ class RunFolder:
         result = {"state": state, "stage": stage, "step": step, "message": message, "time": time}
         write_object(self.path / "STATUS", {**result, "pid": os.getpid()})
 
-    def end(self, state: State, message: str) -> None:
-        """Write that the run ended where it stands."""
-        status = self.status()
-        at = {"stage": status.get("stage", ""), "step": status.get("step", 0)}
-        self.set_status(state, **at, message=message)
-
     def lock(self) -> dict[str, Any]:
         """Return lock.toml."""
         return read_tables(self.path / "lock.toml")

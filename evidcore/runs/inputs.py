@@ -38,7 +38,9 @@ _LOCKED = ("package", "plugin", "dataset", "versions")  # tables of the lock tha
 @functools.cache
 def package_hash(module: str) -> str:
     """Return a hash of all files of an installed (or edited in place) top-level module."""
-    root = _root(module)
+    spec = util.find_spec(module)
+    places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin]
+    root = next((Path(place) for place in places if place), None)
     if root is None or root.is_file():
         return "missing" if root is None else sha256(root)
     beside = _WITHOUT_NUMBERS if module == CORE else ()
@@ -65,12 +67,6 @@ def _package(offer: Offer) -> str:
 def top_module(target: str) -> str:
     """Return the top-level module of a component's `module:attribute`."""
     return target.partition(":")[0].partition(".")[0]
-
-
-def _root(module: str) -> Path | None:
-    spec = util.find_spec(module)
-    places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin]
-    return next((Path(place) for place in places if place), None)
 
 
 VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
@@ -307,11 +303,8 @@ def _may_label(offer: Offer) -> bool:
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _strings(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _strings(item)
 
 

@@ -115,6 +115,14 @@ def test_permute_shuffles_options_and_keeps_the_right_one():
     assert len(seen) > 3
 
 
+@pytest.mark.parametrize(("option", "is_free"), TABLE["order"])
+def test_permute_leaves_options_that_name_others_by_letter_or_place_in_their_order(option, is_free):
+    question = dataclasses.replace(QUESTION, options=(*QUESTION.options, option))
+    names = [f"case {number}" for number in range(20)]
+    prompts = [asked(Choice(permute=True), 0, questions=(question,), name=name)[0] for name in names]
+    assert ({tuple(prompt.reference["options"]) for prompt in prompts} != {question.options}) == is_free
+
+
 @pytest.mark.parametrize(("completion", "reason"), TABLE["thinking"])
 def test_strict_format_with_thinking(completion, reason):
     fault = strict_fault(completion, "ABCD", think=True)

@@ -90,6 +90,22 @@ def test_what_a_terminal_would_obey_is_written_as_escapes():
     assert "error: no\\x1b[31m.toml: no such file." in done.stderr
 
 
+def test_what_a_command_prints_logs_or_raises_moves_no_cursor(package):
+    body = r"""
+import click, sys
+
+@click.command()
+def count():
+    text = "mass\x1b]0;owned\x07\r\x9b2K"
+    click.echo(text)
+    print(text, file=sys.stderr)
+    sys.stdout.write("\r1 of 2 \x1b[32mdone\x1b[0m\u3000\n")
+"""
+    package("count", body=body)
+    done, line = evid("count"), "mass\\x1b]0;owned\\x07\\r\\x9b2K\n"
+    assert (done.stdout, done.stderr) == (f"{line}\r1 of 2 \x1b[32mdone\x1b[0m\u3000\n", line)
+
+
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EIO])
 def test_a_place_that_cannot_be_written_is_named_without_a_traceback(package, number):
     body = f"""

@@ -1,12 +1,15 @@
 """What a run prints of its stages, where there is no terminal."""
 
 import contextlib
+import io
 import logging
 import os
 import re
+from pathlib import Path
 
 import pytest
 
+from evidcore.cli import _Printed
 from evidcore.cli.run import Progress
 from evidcore.errors import Stopped
 
@@ -22,7 +25,7 @@ def test_a_finished_stage_says_where_its_time_went(tmp_path, capsys):
     grpo = {"generate_s": 15.0, **rewards, "update_s": 1.5, "step_s": 20.0}
     sft, fit = {"forward_backward_s": 7.0, "step_s": 7.0}, {}  # which logs no times
     steps = {"01-grpo": [grpo, grpo], "02-sft": [sft], "03-fit": [fit]}
-    with Progress(tmp_path) as progress:
+    with Progress() as progress:
         for stage, logged in steps.items():
             progress.stage_started(stage, tmp_path, 2, 9)
             for step, metrics in enumerate(logged, start=1):
@@ -37,11 +40,20 @@ def test_a_finished_stage_says_where_its_time_went(tmp_path, capsys):
 def test_what_the_parts_of_a_run_say_of_themselves_is_shown_while_it_runs(tmp_path, capsys):
     log = logging.getLogger("evidcore.train")
     log.info("before")
-    with Progress(tmp_path):
+    with Progress():
         log.info("prompts are scored once for all answers")
         log.warning("an entry is damaged")
     log.info("after")
     assert capsys.readouterr().err == "prompts are scored once for all answers\nan entry is damaged\n"
+
+
+def test_a_live_block_moves_the_cursor_and_the_names_in_it_do_not():
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    with contextlib.redirect_stdout(_Printed(terminal)), Progress() as progress:
+        progress.stage_started("01-[sft]\x1b[2K", Path(), 1, 9)
+    assert "01-[sft]\\x1b[2K: started" in terminal.getvalue()
+    assert "\x1b[?25l" in terminal.getvalue()  # hides the cursor
 
 
 def test_a_run_whose_reader_has_ended_is_told_to_stop(tmp_path):
@@ -51,7 +63,7 @@ def test_a_run_whose_reader_has_ended_is_told_to_stop(tmp_path):
     with (
         contextlib.redirect_stderr(unread),
         pytest.raises(Stopped, match="told to stop by SIGPIPE"),
-        Progress(tmp_path, to_stderr=True) as progress,
+        Progress(to_stderr=True) as progress,
     ):
         progress.stage_started("05-grpo", tmp_path, 20, 9)
     with contextlib.suppress(BrokenPipeError):
@@ -63,7 +75,7 @@ def test_a_stage_says_how_far_it_is_and_what_it_measured(tmp_path, capsys, monke
     monkeypatch.setattr("evidcore.cli.run.time.monotonic", lambda: float(next(now)))
     row = {"name": "choice", "metric": "exact_match", "value": 0.85, "low": 0.8, "high": 0.9,
            "questions": 100, "patients": 20, "headline": True}  # fmt: skip
-    with Progress(tmp_path) as progress:
+    with Progress() as progress:
         progress.stage_started("05-grpo", tmp_path, 20, 9)
         for step in (11, 12, 13):  # it goes on where another process ended
             progress.step_finished("05-grpo", step, {"loss": 0.5})

@@ -37,10 +37,10 @@ def test_parts_keep_their_order(small):
     assert text == "a<|vision_start|>....<|vision_end|>b<|vision_start|>....<|vision_end|>"
 
 
-@pytest.mark.parametrize("token", ["<|image_pad|>", "<|im_end|>"])
+@pytest.mark.parametrize("token", ["<|image_pad|>", "<|im_end|>", "<image>"])
 def test_a_control_token_in_the_data_is_refused(small, token):
     prompt = dataclasses.replace(small.prompts[0], parts=(TextPart(text=f"see {token}"),))
-    with pytest.raises(DataError, match=r"prompt 'question-0': its text holds the control token '<\|"):
+    with pytest.raises(DataError, match=r"prompt 'question-0': its text holds the control token '<"):
         small.processor.encode(prompt)
     with pytest.raises(DataError, match=rf"answer 'see .*': its text holds .*'{re.escape(token)}'; take it"):
         small.processor.encode_answer(f"see {token}")

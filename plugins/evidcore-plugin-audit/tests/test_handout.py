@@ -10,11 +10,12 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+from evidcore_plugin_audit.handout import Recorder
 from evidcore_testing import tiny_vision_language
 from evidcore_testing.recipes import recipe_text, stage_text
 
 import evidcore
-from evidcore.api import Case, Dataset, Finding, VolumeRef
+from evidcore.api import Case, DataError, Dataset, Finding, Prompt, TextPart, VolumeRef
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 
@@ -246,6 +247,14 @@ def test_equal_preparations_give_equal_files_and_others_have_other_ids(recipe, p
     evid("audit", "prepare", recipe, "--out", tmp_path / "fewer", "--limit", 8)
     fewer, all_ = ({line["id"] for line in questions(item)} for item in (tmp_path / "fewer", prepared))
     assert fewer.isdisjoint(all_)  # other questions, other ids
+
+
+def test_a_text_with_the_mark_of_a_volume_is_not_handed_over():
+    prompt = Prompt(id="q0", case=None, task="choice", parts=(TextPart(text="<image>\nWhich?"),))
+    with pytest.raises(
+        DataError, match=r"prompt 'q0': its text holds '<image>', which stands where a volume"
+    ):
+        Recorder().generate([prompt], max_new_tokens=1)
 
 
 def test_answers_that_are_not_of_the_key_are_refused_with_their_number(prepared, audit):

@@ -224,7 +224,9 @@ def test_what_changed_between_two_commits_is_told(hub):
 def test_a_lock_is_changed_as_a_whole_and_keeps_what_else_it_pins(hub, tmp_path):
     table = installing.look(published(repository())).table()
     lock = tmp_path / "evid.lock"
+    lock.with_name("evid.lock.new").symlink_to(own := tmp_path / "own.txt")  # a stranger's, to nothing yet
     installing.pin(lock, {"evid-b": table, "evid-a": table})
+    assert not own.exists()
     installing.pin(lock, {"Evid_B": None})
     assert list(installing.tables(lock)) == ["evid-a"]
     assert installing.tables(lock)["evid-a"] == table

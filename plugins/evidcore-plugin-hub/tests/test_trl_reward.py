@@ -77,8 +77,10 @@ def test_stock_grpo_trainer_trains_on_an_exported_reward(prompts, evid, tmp_path
     from trl import GRPOConfig, GRPOTrainer
 
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "choice_accuracy_trl.py").symlink_to(tmp_path / "own.py")  # a stranger's, to nothing yet
     said = json.loads(evid("export", "reward", "choice-accuracy", "--to", "trl", "--json").output)
     assert said == {"file": "choice_accuracy_trl.py", "function": "choice_accuracy", "to": "trl"}
+    assert not (tmp_path / "own.py").exists()
     function = runpy.run_path(said["file"])["choice_accuracy"]
     again = evid("export", "reward", "choice-accuracy", "--to", "trl", exit_code=2)
     assert "is there already" in again.stderr

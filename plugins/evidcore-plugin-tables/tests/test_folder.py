@@ -237,12 +237,14 @@ def test_a_column_that_is_named_must_be_there(home, option):
 
 @pytest.mark.parametrize("cells", [
     {"split": SECRET}, {"volume": SECRET}, {"masks": SECRET}, {"masks": f"a=b.nii.gz#{SECRET}"},
+    {"id": SECRET}, {"patient": SECRET},
 ])  # fmt: skip
 def test_long_cells_are_told_by_their_length_alone(home, cells):
     home.csv(changed(0, **cells))
-    said = refusal(home.dataset())
+    said = refusal(dataset := home.dataset())
     assert "got a text of 78 characters" in said or "has split a text of 78 characters" in said
     assert "Miller" not in said
+    assert not any("Miller" in f"{case.id} {case.patient}" for case in dataset.listed("train"))
 
 
 def test_real_scans_go_from_the_table_to_what_an_encoder_is_given(home, real_data):

@@ -121,9 +121,8 @@ def test_json_says_the_same_as_csv(home, name):
 
 def test_what_pandas_writes_for_an_empty_cell_is_one(home):
     records = [{key: value if value != "" else float("nan") for key, value in row.items()} for row in ROWS]
-    text = json.dumps(records)
-    assert "NaN" in text
-    (home.folder / "q.json").write_text(text)
+    (home.folder / "q.json").write_text(json.dumps(records))
+    assert "NaN" in (home.folder / "q.json").read_text()
     for split in SPLITS:
         assert list(home.dataset(table="q.json").cases(split)) == list(home.dataset().cases(split))
 

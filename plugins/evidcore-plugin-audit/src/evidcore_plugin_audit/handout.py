@@ -70,6 +70,9 @@ class Recorder(TextPolicy):
     ) -> list[str]:
         """Record the prompts."""
         for prompt in prompts:
+            if "<image>" in prompt.words():
+                why = f"prompt {prompt.id!r}: its text holds '<image>', which stands where a volume is shown"
+                raise DataError(f"{why}. Take it out of the data.")
             self.asked.setdefault(content(prompt), Asked(prompt=prompt, max_new_tokens=max_new_tokens))
         return [""] * len(prompts)
 

@@ -190,7 +190,7 @@ def run_to_completion(
     from evidcore.runs.begin import run as run_folder
 
     is_first = processes().is_first
-    shown = Progress(folder.path) if progress and is_first else None
+    shown = Progress() if progress and is_first else None
     try:
         with shown or contextlib.nullcontext():
             run_folder(folder, [shown] if shown else [], accept_changes=accept_changes, assembly=assembly)

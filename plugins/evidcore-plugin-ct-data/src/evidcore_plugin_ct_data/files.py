@@ -156,7 +156,10 @@ class Files:
         """Write down which files came with the commit: all others in the folder are the user's."""
         revision = self.repository.revision if self.repository else ""
         lines = [json.dumps([revision, name, state_of(self.path(name))]) + "\n" for name in names]
-        with (self.folder / FETCHED).open("a", encoding="utf-8") as file:
+        notes = self.folder / FETCHED
+        if notes.is_symlink():  # of whoever made the folder, to a file of someone's
+            notes.unlink()
+        with notes.open("a", encoding="utf-8") as file:
             file.write("".join(lines))
 
     def _archive(self, origin: Origin) -> Path:

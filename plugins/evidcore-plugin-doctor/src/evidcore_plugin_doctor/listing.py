@@ -14,7 +14,7 @@ from evidcore.api import Case, DataError, Question
 from evidcore.case import Split
 
 Cases = Mapping[Split, Sequence[Case]]
-_CASE = "\0case"  # column of the case's name, in rows as they are gathered
+_CASE = "name of the case"  # the column that it is gathered from
 _MOST_SHOWN = 10  # mistakes in one message
 
 

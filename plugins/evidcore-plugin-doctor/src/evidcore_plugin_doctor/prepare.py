@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from evidcore.api import Case, Crop, DataError, EncoderInput, VisualPart, VolumeRef, prepare
+from evidcore.api import Case, Crop, DataError, Dataset, EncoderInput, VisualPart, VolumeRef, prepare
 from evidcore.case import Split
 from evidcore.contracts import Grid
 from evidcore.data import read_geometry, volume_cache
@@ -29,7 +29,6 @@ from evidcore.registry.factory import offer_of
 from evidcore_plugin_doctor.workers import in_processes
 
 if TYPE_CHECKING:
-    from evidcore.contracts import Dataset
     from evidcore.recipe import Recipe
     from evidcore.runs.assembly import Assembly
 

@@ -358,6 +358,7 @@ def export() -> None:
 @_json
 def reward(name: str, trainer: str, task: str, options: str, out: Path | None, as_json: bool) -> None:
     """Write a file with an installed reward as a function for TRL's GRPO trainer."""
+    from evidcore.runs.folder import write
     from evidcore_plugin_hub.trl_reward import trl_reward
 
     try:
@@ -373,7 +374,7 @@ def reward(name: str, trainer: str, task: str, options: str, out: Path | None, a
     text = template.read_text(encoding="utf-8").format(
         name=name, package=made.reward.package, function=made.__name__, task=task, options=table
     )
-    place.write_text(text, encoding="utf-8")
+    write(place, text)
     written = {"file": str(place), "function": made.__name__, "to": trainer}
     _print(as_json, written, f"{place}: from {place.stem} import {made.__name__}")
 

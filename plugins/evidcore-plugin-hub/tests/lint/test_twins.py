@@ -1,3 +1,5 @@
+import dataclasses
+
 import bad_rewards as bad
 import pytest
 from evidcore_plugin_hub.lint import linting
@@ -42,6 +44,14 @@ def test_options_that_are_turned_keep_their_truth_in_words_and_reference():
         assert item.answer.choice == reference["letter"] != row.prompt.reference["letter"]
         for letter, option in zip("ABCD", reference["options"], strict=True):
             assert f"{letter}) {option}" in item.prompt.words()
+
+
+def test_options_that_name_others_by_letter_are_not_turned():
+    (row, *_) = bad.rows(prompts=1)
+    options = [*row.prompt.reference["options"][:3], "Both A and B"]
+    prompt = dataclasses.replace(row.prompt, reference={**row.prompt.reference, "options": options})
+    made = twins([dataclasses.replace(row, prompt=prompt)], thorough=False)
+    assert (len(of(made, "own order")), of(made, "permuted")) == (1, [])
 
 
 def test_another_key_leaves_the_answer_and_moves_the_truth():

@@ -20,6 +20,8 @@ _RENAME = "Rename it or name it in the dataset's options."
 _FEW = 40  # columns that a message lists before it counts the others; some tables have thousands
 _MARKS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _QUOTED = re.compile(r'"[^"]*"')
+_NAME = re.compile(r"[!-~]+|.*\.[A-Za-z]\w{1,3}", re.DOTALL)  # in ASCII without blanks, or as files end
+_DATA = re.compile(r".*\.(nii|gz|nrrd|nhdr|mha|dcm|np[yz]|png|jpe?g)|train|test", re.IGNORECASE)
 WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
 
 
@@ -65,7 +67,7 @@ def each_row(table: Path, wanted: Wanted, remedy: str = _RENAME) -> Iterator[tup
             reader.fieldnames = names
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise DataError(f"{table}: column {twice[0]!r} stands twice. Rename one.")
+                raise DataError(f"{table}: column {shown(twice[0])} stands twice. {all_columns(names)}")
             check_columns(names, wanted, str(table), remedy)
             for row in reader:
                 if not any("".join(cell or "").strip() for cell in row.values()):
@@ -79,8 +81,8 @@ def each_row(table: Path, wanted: Wanted, remedy: str = _RENAME) -> Iterator[tup
                 elif column := _with_rows(row, reader.reader.dialect.delimiter):
                     yield (
                         reader.line_num,
-                        f"{table}: line {reader.line_num}: the cell of {column!r} holds whole rows: a quote "
-                        "that begins a cell ends in a later one. Double the quotes that are part of a text.",
+                        f"{table}: line {reader.line_num}: the cell of {shown(column)} holds whole rows: a "
+                        "quote that begins a cell ends in a later one. Double the quotes of a text.",
                     )
                 else:
                     yield reader.line_num, {name: cell.strip() for name, cell in row.items()}
@@ -106,6 +108,30 @@ def shown(cell: object) -> str:
     return repr(cell) if length <= _MOST_SHOWN else f"a text of {length} characters"
 
 
+def text_faults(cells: Mapping[str, Any], columns: Iterable[str], folder: Path) -> dict[str, str]:
+    """Return by column what is wrong with cells that hold a text in place of a name, as shifted columns do.
+
+    Names above 40 characters are ASCII without blanks, end as files do, or are those of files in `folder`.
+    """
+    found = {}
+    for column in filter(None, columns):
+        cell = str(cells[column]).strip()
+        files = (folder / name.partition("#")[0] for name in files_of_cell(cell, folder))
+        if len(cell) > _MOST_SHOWN and not _NAME.fullmatch(cell) and not all(map(os.path.exists, files)):
+            why = f"column {column!r} must hold a name, got {shown(cell)}"
+            found[column] = f"{why}. Correct the cell, or shifted columns."
+    return found
+
+
+def all_columns(names: Collection[str], remedy: str = "Rename one.") -> str:
+    """Return the columns of a table, and what to do: another thing where its first line looks like data."""
+    if any(map(_DATA.fullmatch, names)):
+        return "Its first line looks like data, not names of columns. Write a line of names above it."
+    more = f" and {len(names) - _FEW} others" if len(names) > _FEW else ""
+    listed = (name if len(name) <= _MOST_SHOWN else shown(name) for name in [*names][:_FEW])
+    return f"It has: {', '.join(listed) or 'none'}{more}. {remedy}".strip()
+
+
 def check_there(table: Path) -> None:
     """Raise DataError if there is no such table."""
     remedy = "Check path and table of the dataset."
@@ -119,9 +145,8 @@ def check_columns(names: Collection[str], wanted: Wanted, where: str, remedy: st
     """Raise DataError at the first wanted column that is not among the names."""
     for name in wanted(names) if callable(wanted) else wanted:
         if name not in names:
-            more = f" and {len(names) - _FEW} others" if len(names) > _FEW else ""
             why = f"has no column {name!r}.{did_you_mean(name, names)}"
-            raise DataError(f"{where}: {why} It has: {', '.join([*names][:_FEW]) or 'none'}{more}. {remedy}")
+            raise DataError(f"{where}: {why} {all_columns(names, remedy)}")
 
 
 def usual_column(column: str, usual: str, other: str, names: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from annotated_types import Gt
 from evidcore.api import Case, DataError, Finding, InlineOptions, MaskRef, Report, VolumeRef
 from evidcore.case import Intensity, Oblique, Split, State
 from evidcore_plugin_tables.case_reading import CaseTable
-from evidcore_plugin_tables.csv_rows import Row, files_of_cell, shown
+from evidcore_plugin_tables.csv_rows import Row, files_of_cell, text_faults
 from evidcore_plugin_tables.folder_table import (
     COLUMNS,
     FolderColumns,
@@ -115,9 +115,8 @@ class Folder(CaseTable):
         volumes = files_of_cell(row[columns.volume_column], self.folder)
         if not volumes:
             wrong.append(f"{where}: column {columns.volume_column!r} is empty. Name the case's file.")
-        elif texts := [name for name in volumes if len(name.split()) > 8]:  # a report in another column
-            text = f"{where}: column {columns.volume_column!r} must name a file, got {shown(texts[0])}."
-            wrong.append(f"{text} Correct the cell.")
+        elif faults := text_faults(row, [columns.volume_column], self.folder):
+            wrong.append(f"{where}: {faults[columns.volume_column]}")
             volumes = []
         states: dict[str, State | None] = {
             name: _tried(wrong, finding_state, row[name], f"{where}, column {name!r}")

@@ -19,6 +19,7 @@ from evidcore_plugin_tables.csv_rows import (
     optional_column,
     read_rows,
     shown,
+    text_faults,
     usual_column,
 )
 
@@ -83,9 +84,14 @@ def read_table(table: Path, columns: FolderColumns, findings: Iterable[str]) -> 
     """
     rows, unusable = read_rows(table, lambda names: [*columns.among(names).wanted(), *findings])
     columns = columns.among(rows[0][1]) if rows else columns
+    named: list[tuple[int, Row]] = []
     for line, row in rows:
-        unusable += _empty_cells(f"{table}: line {line}", row, columns)
-    return Table(columns, tuple(rows), tuple(unusable), tuple(_clashes(rows, table, columns)))
+        where = f"{table}: line {line}"
+        faults = text_faults(row, (columns.id_column, columns.patient_column), table.parent)
+        unusable += (f"{where}: {fault}" for fault in faults.values())
+        named.append((line, {**row, **dict.fromkeys(faults, f"line {line}")}))
+        unusable += _empty_cells(where, named[-1][1], columns)
+    return Table(columns, tuple(named), tuple(unusable), tuple(_clashes(named, table, columns)))
 
 
 def _empty_cells(where: str, row: Row, columns: FolderColumns) -> Iterator[str]:

@@ -10,7 +10,7 @@ from evidcore.api import DataError
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
 from evidcore.text.tags import LETTERS
-from evidcore_plugin_tables.csv_rows import WORDS, meanings, shown
+from evidcore_plugin_tables.csv_rows import WORDS, all_columns, meanings, shown
 from evidcore_plugin_tables.table_questions import (
     USUAL_OPTIONS,
     AnswerForm,
@@ -65,7 +65,7 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
         for one in columns.split(",") if what == "options" else [columns]:
             if one not in names:
                 why = f"{table} has no column {one!r}.{did_you_mean(one, names)}"
-                raise DataError(f"--column {what}={columns}: {why} It has: {', '.join(names)}.")
+                raise DataError(f"--column {what}={columns}: {why} {all_columns(names, '')}")
     first = records[:_LOOKED_AT]
     plain = {re.sub(r"[\s-]+", "_", name.strip().casefold()): name for name in reversed(names)}
     usual = {what: next((plain[it] for it in known if it in plain), "") for what, known in USUAL.items()}
@@ -176,7 +176,7 @@ def _splits(table: Path, records: Sequence[Record], column: str) -> dict[str, An
 def _unplaced(table: Path, scans: Path, missing: Sequence[str], names: Sequence[str]) -> str:
     """Return the message about everything that no column was found for."""
     count = "1 thing" if len(missing) == 1 else f"{len(missing)} things"
-    lines = [f"{table}: no column was found for {count}. It has: {', '.join(names)}."]
+    lines = [f"{table}: no column was found for {count}. {all_columns(names, '')}"]
     for what in missing:
         usual = ", ".join(USUAL[what])
         why = f"none is called {usual}."

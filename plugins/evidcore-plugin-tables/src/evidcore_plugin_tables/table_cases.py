@@ -15,7 +15,7 @@ from evidcore.api import Case, DataError, Finding, Question, Report, VolumeRef
 from evidcore.case import Intensity, Split
 from evidcore.errors import did_you_mean
 from evidcore_plugin_tables.box_masks import CaseBoxes, boxes_of_cell
-from evidcore_plugin_tables.csv_rows import files_of_cell, optional_column, shown, usual_column
+from evidcore_plugin_tables.csv_rows import files_of_cell, optional_column, shown, text_faults, usual_column
 from evidcore_plugin_tables.folder_table import finding_state, masks_of_cell, no_patient
 from evidcore_plugin_tables.table_questions import written
 from evidcore_plugin_tables.table_records import Record
@@ -132,6 +132,9 @@ class Gathered:
             DataError: if a cell cannot be used, or contradicts an earlier record.
         """
         columns = self.columns
+        named = (columns.image_column, columns.id_column, columns.patient_column)
+        for fault in text_faults(record, named, self.folder).values():
+            raise DataError(f"{self.table}: {place}: {fault}")
         image = written(record[columns.image_column])
         if not image:
             why = f"{place}: column {columns.image_column!r} is empty"

@@ -18,6 +18,8 @@ from evidcore_plugin_tables.table_records import Record
 
 AnswerForm = Literal["letter", "index", "text"]
 USUAL_OPTIONS = ("A", "B", "C", "D")
+# for a picture in the words of LLaVA, M3D, Qwen-VL and Gemma, or for a turn of a chat
+_TAG = re.compile(r"</?(\w+_of_)?(image|img|im_|video)[\w ]{0,20}>|<\|\w+\|>", re.IGNORECASE)
 _YES, _NO = ("yes", "true"), ("no", "false")  # a spreadsheet may write the second
 
 
@@ -93,6 +95,7 @@ def question_of(
     if not 2 <= len(options) <= len(LETTERS):
         why = f"a question has 2 to {len(LETTERS)} options, got {len(options)}: {_all_shown(options)}"
         raise DataError(f"{where}: {why}. Correct the options, or drop the row.")
+    _refuse_tag((text, *options), where)
     same = next((option for index, option in enumerate(options) if option in options[:index]), None)
     if same is not None:
         raise DataError(f"{where}: option {shown(same)} stands twice. Correct one, or drop the row.")
@@ -113,7 +116,15 @@ def open_question(record: Record, columns: QuestionColumns, identity: str, where
         DataError: if it has no answer.
     """
     answer = _filled(record, columns.answer_column, "answer", where)
-    return {"id": identity, "text": written(record[columns.question_column]), "answers": [answer]}
+    text = written(record[columns.question_column])
+    _refuse_tag((text, answer), where)
+    return {"id": identity, "text": text, "answers": [answer]}
+
+
+def _refuse_tag(texts: Sequence[str], where: str) -> None:
+    if tag := next(filter(None, map(_TAG.search, texts)), None):
+        why = f"{where}: a text holds {tag[0]!r}, which models take for a picture or a turn"
+        raise DataError(f"{why}. Take it out: the view puts the scan before the question.")
 
 
 def written(value: Any) -> str:

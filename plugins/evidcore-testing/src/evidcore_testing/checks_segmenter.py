@@ -10,20 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evidcore.api import Box, DataError, Segmenter, VolumeRef
-from evidcore.contracts import (
-    BoxPrompt,
-    MaskPrompt,
-    MaskRequest,
-    PointPrompt,
-    SegmenterPrompt,
-    SegmenterSession,
-)
+from evidcore.contracts import MaskRequest, SegmenterPrompt, SegmenterSession
 from evidcore.contracts.segmenting import Window
 from evidcore.data import Mask, read_geometry
 from evidcore.data.masks import dice
 from evidcore_testing.clauses import Clauses
 
-TextPrompt = Segmenter.TextPrompt
 Shape = tuple[int, int, int]
 ROUNDING = 0.001  # of the voxels: objects that are computed together may differ by rounding
 
@@ -58,9 +50,12 @@ def check_segmenter(
     check = Clauses(segmenter)
     shape = read_geometry(volume).shape_zyx
     session = segmenter.session(volume)
-    takes_text, has_text = TextPrompt in session.takes, any(isinstance(item, TextPrompt) for item in prompts)
+    takes_text, has_text = (
+        Segmenter.TextPrompt in session.takes,
+        any(isinstance(item, Segmenter.TextPrompt) for item in prompts),
+    )
     clause = "one that takes text is asked with text"
-    check(has_text or not takes_text, clause, "give check_segmenter a TextPrompt")
+    check(has_text or not takes_text, clause, "give check_segmenter a Segmenter.TextPrompt")
     masks = [session.mask([prompt]) for prompt in prompts]
     for prompt, mask in zip(prompts, masks, strict=True):
         sound = mask.shape == shape and mask.dtype == np.bool_
@@ -117,15 +112,15 @@ def prompts_from(mask: npt.NDArray[np.bool_]) -> list[SegmenterPrompt]:
     (y0, x0), (y1, x1) = places.min(axis=0), places.max(axis=0) + 1
     inner = places[np.abs(places - places.mean(axis=0)).sum(axis=1).argmin()]  # the voxel nearest the middle
     return [
-        BoxPrompt(box=Box(z=z, y0=int(y0), y1=int(y1), x0=int(x0), x1=int(x1))),
-        PointPrompt(z=z, y=int(inner[0]), x=int(inner[1])),
-        MaskPrompt(z=z, mask=mask[z]),
+        Segmenter.BoxPrompt(box=Box(z=z, y0=int(y0), y1=int(y1), x0=int(x0), x1=int(x1))),
+        Segmenter.PointPrompt(z=z, y=int(inner[0]), x=int(inner[1])),
+        Segmenter.MaskPrompt(z=z, mask=mask[z]),
     ]
 
 
 def _slice(prompt: SegmenterPrompt, shape: Sequence[int]) -> int:
     """Return the slice of a prompt, of a text the middle one."""
-    return shape[0] // 2 if isinstance(prompt, TextPrompt) else prompt.z
+    return shape[0] // 2 if isinstance(prompt, Segmenter.TextPrompt) else prompt.z
 
 
 def _near(prompt: SegmenterPrompt, shape: Sequence[int]) -> Window:
@@ -144,8 +139,8 @@ def _together(
     y0, x0 = (0 if 2 * y >= height else height // 2), (0 if 2 * x >= width else width // 2)
     z = _slice(prompts[0], first.shape)
     quarter = Box(z=z, y0=y0, y1=y0 + max(1, height // 2), x0=x0, x1=x0 + max(1, width // 2))
-    far = BoxPrompt(box=quarter)  # the quarter of the slice that is farthest from the object
-    both = [*prompts, far] if BoxPrompt in session.takes else prompts
+    far = Segmenter.BoxPrompt(box=quarter)  # the quarter of the slice that is farthest from the object
+    both = [*prompts, far] if Segmenter.BoxPrompt in session.takes else prompts
     requests = [
         MaskRequest(prompts=tuple(both)),
         *(MaskRequest(prompts=(prompt,)) for prompt in prompts),
@@ -174,23 +169,23 @@ def _unusable(
     middle = (y // 2, x // 2)
     boxes = [(z, 0, 2), (-1, 0, 2), (0, 0, y + 1), (0, middle[0], middle[0])]  # z, y0, y1
     prompts: list[SegmenterPrompt] = [
-        *(BoxPrompt(box=Box(z=at, y0=y0, y1=y1, x0=0, x1=2)) for at, y0, y1 in boxes),
-        PointPrompt(z=z, y=middle[0], x=middle[1]),
-        PointPrompt(z=0, y=-1, x=middle[1]),
-        MaskPrompt(z=0, mask=np.zeros((y, x), dtype=np.bool_)),
-        MaskPrompt(z=0, mask=np.ones((y + 1, x), dtype=np.bool_)),
-        TextPrompt(words=" "),
+        *(Segmenter.BoxPrompt(box=Box(z=at, y0=y0, y1=y1, x0=0, x1=2)) for at, y0, y1 in boxes),
+        Segmenter.PointPrompt(z=z, y=middle[0], x=middle[1]),
+        Segmenter.PointPrompt(z=0, y=-1, x=middle[1]),
+        Segmenter.MaskPrompt(z=0, mask=np.zeros((y, x), dtype=np.bool_)),
+        Segmenter.MaskPrompt(z=0, mask=np.ones((y + 1, x), dtype=np.bool_)),
+        Segmenter.TextPrompt(words=" "),
     ]
     kinds: list[SegmenterPrompt] = [
-        BoxPrompt(box=Box(z=0, y0=0, y1=y, x0=0, x1=x)),
-        PointPrompt(z=0, y=middle[0], x=middle[1]),
-        MaskPrompt(z=0, mask=np.ones((y, x), dtype=np.bool_)),
-        TextPrompt(words="lung"),
+        Segmenter.BoxPrompt(box=Box(z=0, y0=0, y1=y, x0=0, x1=x)),
+        Segmenter.PointPrompt(z=0, y=middle[0], x=middle[1]),
+        Segmenter.MaskPrompt(z=0, mask=np.ones((y, x), dtype=np.bool_)),
+        Segmenter.TextPrompt(words="lung"),
     ]
     prompts += [prompt for prompt in kinds if not isinstance(prompt, session.takes)]
     asked: list[tuple[list[SegmenterPrompt], Window | None]] = [([], None)]
     asked += [([bad], None) for bad in prompts]
     windows = [(0, 0), (1, 0), (-1, z), (0, z + 1)]
-    if z > 1 and not isinstance(sound, TextPrompt):  # a window that lacks its slice
+    if z > 1 and not isinstance(sound, Segmenter.TextPrompt):  # a window that lacks its slice
         windows.append((0, sound.z) if sound.z else (1, z))
     return asked + [([sound], window) for window in windows]

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evidcore.errors import printable
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -53,7 +51,7 @@ def compare(
 
     console = Console(highlight=False, soft_wrap=True)
     head = f"{result.after} minus {result.before}, {result.metric}"
-    console.print(printable(head), markup=False)
+    console.print(head, markup=False)
     values = result.questions[["before", "after"]].to_numpy()
     is_share = values.min() >= 0 and values.max() <= 1
     _print_table("task", result.by_task(), is_share=is_share)
@@ -61,14 +59,14 @@ def compare(
         click.echo()
         _print_table("finding", findings, is_share=is_share)
     for note in result.notes:
-        console.print(printable(f"note: {note}"), style="yellow", markup=False)
+        console.print(f"note: {note}", style="yellow", markup=False)
     if wanted is not None:
         signed = result.questions.query("change < 0" if wanted == "worse" else "change > 0")
         click.echo(f"\n{len(signed)} {wanted}")  # the largest change first; texts may be a patient's
         row: Any
         for row in signed.sort_values("change", key=lambda change: -abs(change), kind="stable").itertuples():
             names = ", ".join(row.findings) or "-"
-            click.echo(printable(f"  {row.before:.3g} -> {row.after:.3g}  {row.task}  {row.prompt}  {names}"))
+            click.echo(f"  {row.before:.3g} -> {row.after:.3g}  {row.task}  {row.prompt}  {names}")
     runs = " ".join(str(folder) for folder in (run, run2) if folder is not None)
     click.echo(f"What was written, before and after: evid view {runs}")
 
@@ -87,7 +85,7 @@ def _print_table(title: str, changes: pd.DataFrame, *, is_share: bool) -> None:
     for row in changes.itertuples():
         interval = row.note or f"{figure(row.low)} to {figure(row.high)}"
         table.add_row(
-            Text(printable(row.name)), str(row.questions), figure(row.before), figure(row.after),
+            Text(row.name), str(row.questions), figure(row.before), figure(row.after),
             f"{'+' if row.change > 0 else ''}{figure(row.change)}", interval, str(row.better), str(row.worse),
         )  # fmt: skip
     Console(highlight=False, width=WIDTH).print(table)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.api import Prompt, Rollout, Task, TextPart
+from evidcore.builtin.choice import IN_ORDER
 from evidcore.case import Action, Turn
 from evidcore.evaluate.reference_lines import cluster_of
 from evidcore.prompts.rows import Row
@@ -64,7 +65,8 @@ def twins(rows: Sequence[Row], *, thorough: bool) -> list[Twin]:
             texts.append(("constant option", common))
         group(place, [(kind, _rollout(row.task, row.prompt, text)) for kind, text in texts])
         options = len(options_of(row.prompt))
-        for order in ([*range(by, options), *range(by)] for by in range(options)):  # its own first
+        orders = 1 if any(map(IN_ORDER.search, options_of(row.prompt))) else options
+        for order in ([*range(by, options), *range(by)] for by in range(orders)):  # its own first
             turned = _turned(row.prompt, order)
             text = row.task.gold(turned)[0]
             said = [("permuted" if order[0] else "own order", text)]

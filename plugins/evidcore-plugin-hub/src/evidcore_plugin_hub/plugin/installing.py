@@ -19,6 +19,7 @@ from evidcore import __version__
 from evidcore.errors import PluginError
 from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import LOCK, normal, offers, parse_toml
+from evidcore.runs.folder import write
 from evidcore_plugin_hub.plugin import remote
 from evidcore_plugin_hub.plugin.code_look import CAPABILITIES
 from evidcore_plugin_hub.plugin.manifest import MOST_BYTES, Manifest, differences, read_manifest
@@ -231,6 +232,4 @@ def pin(lock: Path, changed: Mapping[str, Mapping[str, Any] | None]) -> None:
         if table is not None:
             known[normal(name)] = (name, table)
     text = toml_tables({"schema": 1, "plugin": dict(known[name] for name in sorted(known))})
-    beside = lock.with_name(lock.name + ".new")
-    beside.write_text(HEAD + text, encoding="utf-8")
-    beside.replace(lock)
+    write(lock, HEAD + text)

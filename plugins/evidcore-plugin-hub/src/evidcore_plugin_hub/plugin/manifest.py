@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evidcore.errors import PluginError, printable
+from evidcore.errors import PluginError
 from evidcore_plugin_hub.plugin.remote import FILE
 from evidcore_plugin_hub.plugin.wheel import Wheel
 
@@ -47,8 +47,7 @@ def read_manifest(content: bytes, where: str) -> Manifest:
         faults = [
             f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors()[:3]
         ]
-        listing = printable("; ".join(faults))
-        raise PluginError(f"{where}: {FILE} is no manifest of schema 1 ({listing}).") from error
+        raise PluginError(f"{where}: {FILE} is no manifest of schema 1 ({'; '.join(faults)}).") from error
 
 
 def manifest_of(wheel: Wheel, **beside: Any) -> Manifest:

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MinLen
 
 from evidcore.errors import RecipeError, did_you_mean
-from evidcore.recipe import Recipe
+from evidcore.recipe import Recipe, load
 from evidcore.recipe.check import table_problems
 from evidcore.recipe.lines import key_lines, line_of
-from evidcore.recipe.load import load, read_toml, refuse
+from evidcore.recipe.load import read_toml, refuse
 from evidcore.registry.factory import show
 
 Overrides = tuple[str, ...]  # what --set takes: "stage.grpo.steps=3"

@@ -10,18 +10,12 @@ from typing import Any
 import numpy as np
 
 from evidcore.contracts import Totals
+from evidcore.evaluate.choice import ACCURACIES
 from evidcore.evaluate.pooling import from_json
 from evidcore.evaluate.reference_lines import cluster
 from evidcore_plugin_lab.ablation.contrasts import Item
 
 Line = Mapping[str, Any]  # of answers/<stage>.jsonl
-_CHOICES = {  # of a line, which a metric compares with the right answer
-    "strict_accuracy": "choice",
-    "lenient_accuracy": "lenient_choice",
-    "rescue_accuracy": "rescue_choice",
-    "log_likelihood_accuracy": "log_likelihood_choice",
-    "verdict_log_likelihood_accuracy": "verdict_log_likelihood_choice",
-}
 
 
 def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
@@ -92,7 +86,7 @@ def _choice(line: Line, metric: str) -> Totals | None:
         return Totals("ratio", (float(is_valid), 1.0))
     if name == "accuracy_given_valid_format" and "answer" in line:
         return Totals("ratio", (float(is_valid and line["choice"] == line["answer"]), float(is_valid)))
-    choice = _CHOICES.get(name, "")
+    choice = ACCURACIES.get(name, "")
     if choice not in line or "answer" not in line or finding not in ("", line["finding"]):
         return None
     return Totals("ratio", (float(line[choice] == line["answer"]), 1.0))

@@ -131,7 +131,7 @@ def _one_by_one(
                 began_s = time.monotonic()
                 try:
                     tell(f"{task.label}: {at.path}")
-                    with Progress(at.path, to_stderr=is_quiet, label=task.label) as recorder:
+                    with Progress(to_stderr=is_quiet, label=task.label) as recorder:
                         run(at, [recorder], accept_changes=accept_changes)
                     write_pages(at.path)
                 finally:

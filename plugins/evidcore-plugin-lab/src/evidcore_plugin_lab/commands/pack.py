@@ -1,7 +1,6 @@
 """`evid pack`: a run, and the stages that it uses, in one file."""
 
 import json
-import os
 import tarfile
 from pathlib import Path
 
@@ -36,6 +35,7 @@ def pack_run(run: Path, target: Path) -> list[str]:
     """Write a run and its stages to a .tar, which appears when it is whole; return the stages' names."""
     from evidcore_plugin_pages.record import read_head
 
+    from evidcore.cache import appearing
     from evidcore.compute.signals import is_locked
     from evidcore.errors import RunError
 
@@ -48,13 +48,8 @@ def pack_run(run: Path, target: Path) -> list[str]:
     own = [path.resolve().relative_to(store).parts[0] for path in run.rglob("*") if path.is_symlink()]
     used = [name for name in names if name and name.isalnum() and (store / name).is_dir()]
     stages = sorted({*own, *used})
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with tarfile.open(partial, "w") as archive:
-            for path in (run, *(store / name for name in stages)):
-                place = path.relative_to(run.parent.parent)
-                archive.add(path, str(place), filter=lambda one: None if one.name.endswith("/.lock") else one)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with appearing(target) as partial, tarfile.open(partial, "w") as archive:
+        for path in (run, *(store / name for name in stages)):
+            place = path.relative_to(run.parent.parent)
+            archive.add(path, str(place), filter=lambda one: None if one.name.endswith("/.lock") else one)
     return stages

@@ -11,6 +11,7 @@ from evidcore_plugin_pages.jinja import page
 from evidcore_plugin_pages.markup import data_block, tag
 
 from evidcore.data import Volume
+from evidcore.runs.folder import write
 
 _SIZES = ((64, 320), (48, 224), (32, 160))  # slices and pixels of an edge; the first that stays below
 _MOST_BYTES = 8_000_000
@@ -43,7 +44,7 @@ def write_answer_page(
         block=data_block(drawn.block(), id="volume-0"),
     )  # fmt: skip
     path = folder / "index.html"
-    path.write_text(text, encoding="utf-8")
+    write(path, text)
     return path
 
 
