@@ -115,6 +115,8 @@ class Planted(Policy):
 class TextOnly(Planted):
     """Takes the finding that is most common."""
 
+    answers_alone = True
+
     def liking(self, option: str, crop: Crop, prompt: Prompt) -> float:
         """Return how much it likes an option."""
         return -NAMES.index(option)
@@ -192,6 +194,8 @@ class Hearsay(Planted):
 
 class Looker(Planted):
     """Sees a finding with some chance, and with some chance one that is not there."""
+
+    answers_alone = True
 
     def __init__(self, world: World, hit: float = 1.0, false: float = 0.0) -> None:
         """Take the world, and the rates at which it is right and wrong."""

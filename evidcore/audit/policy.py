@@ -42,7 +42,11 @@ from evidcore.registry.factory import offer_of
 
 OWN = "own"
 OTHER = "other-patient"
-SAME_PATIENT = ("twin", "replaced", "occluded")  # conditions that change nothing but what is asked, the best first
+SAME_PATIENT = (
+    "twin",
+    "replaced",
+    "occluded",
+)  # conditions that change nothing but what is asked, the best first
 ELSEWHERE = ("sham", "occluded-elsewhere")  # the same changes where nothing is asked
 BLIND_ARM = "blind-arm"
 LEVEL = 0.05

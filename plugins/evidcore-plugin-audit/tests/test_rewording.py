@@ -100,7 +100,8 @@ def test_who_follows_a_wrong_hint_loses_all():
 
 def test_what_is_no_choice_in_lines_is_left_out():
     bare = PROMPTS[0]
-    for reference in ({}, {**bare.reference, "options": ["not", "in lines"], "letter": "A"}):
+    for options in (["not", "in lines"], ["mass", "Both A and C"]):
+        reference = {**bare.reference, "options": options, "letter": "A"}
         other = dataclasses.replace(bare, reference=reference)
         assert Permuted().show([other], seed=0, dataset=None) == [None]
     true = [*range(len(bare.reference["options"]))]

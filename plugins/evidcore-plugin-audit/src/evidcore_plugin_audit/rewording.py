@@ -9,6 +9,7 @@ from annotated_types import Ge
 
 from evidcore.api import Condition, Dataset, Prompt, TextPart
 from evidcore.audit.conditions import Alter, Altering
+from evidcore.builtin.choice import IN_ORDER
 from evidcore.evaluate.reference_lines import answer_place
 from evidcore.text.tags import LETTERS
 
@@ -16,7 +17,8 @@ from evidcore.text.tags import LETTERS
 class Permuted(Condition):
     """Offer the same options in another order, each under another letter: the score must stay.
 
-    Only questions whose options stand in lines of their own ("A) effusion") can be asked so.
+    Only questions whose options stand in lines of their own ("A) effusion") can be asked so, and none with an
+    option that names others ("Both A and B").
 
     Args:
         repeats: orders, each question's drawn anew.
@@ -63,7 +65,7 @@ class Hinted(Altering):
 
 def _permuted(prompt: Prompt, rng: random.Random) -> Prompt | None:
     options = prompt.reference.get("options") or ()
-    if len(options) < 2:
+    if len(options) < 2 or any(map(IN_ORDER.search, options)):
         return None
     step = rng.randrange(1, len(options))
     order = [(place + step) % len(options) for place in range(len(options))]
