@@ -55,7 +55,7 @@ def check_segmenter(
         any(isinstance(item, Segmenter.TextPrompt) for item in prompts),
     )
     clause = "one that takes text is asked with text"
-    check(has_text or not takes_text, clause, "give check_segmenter a Segmenter.TextPrompt")
+    check(has_text or not takes_text, clause, "give check_segmenter a TextPrompt")
     masks = [session.mask([prompt]) for prompt in prompts]
     for prompt, mask in zip(prompts, masks, strict=True):
         sound = mask.shape == shape and mask.dtype == np.bool_
