@@ -4,6 +4,7 @@ import bz2
 import dataclasses
 import io
 import math
+import os
 import re
 import zlib
 from pathlib import Path
@@ -80,7 +81,7 @@ class Nrrd(Format):
 
     def files(self, path: str) -> list[Path]:
         """Return the file, and that of its voxels where they are not in it."""
-        return [Path(path), *(data_files(path) if path.lower().endswith(".nhdr") else [])]
+        return [Path(path), *data_files(path)]
 
 
 def read_header(path: str) -> dict[str, Any]:
@@ -94,13 +95,20 @@ def read_header(path: str) -> dict[str, Any]:
 
 
 def data_files(path: str) -> list[Path]:
-    """Return the other files that hold the voxels of a `.nhdr`; none where they are in the file itself."""
+    """Return the other files that hold a header's voxels, in its folder; none where they are behind it.
+
+    A stranger's header names no file elsewhere: its bytes would be shown as voxels. Links are followed, for
+    DataLad and the Hub's cache keep their files as links.
+    """
     header = read_header(path)
-    named = header.get("data file", header.get("datafile"))
+    named = header.get("datafile", header.get("data file"))
     if named is None:
         return []
     folder, text = Path(path).parent, str(named)
-    if text.split()[0] == "LIST" or re.search(r"%\d*d", text):
+    if not Path(os.path.abspath(folder / text)).is_relative_to(os.path.abspath(folder)):
+        why = f"its header names {text!r}, outside its own folder"
+        raise DataError(f"{path}: {why}. Put the voxels beside the header, and name them by their file name.")
+    if re.match(r"LIST\b|.*%\d*d", text):
         why = f"its voxels lie in several files, data file {text.splitlines()[0]!r}; one is read"
         raise DataError(f"{path}: {why}. Save it as one .nrrd, for instance with 3D Slicer.")
     return [folder / text]
