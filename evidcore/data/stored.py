@@ -126,7 +126,7 @@ def refuse_shape(shape: tuple[int, ...], path: str, voxel_bytes: int = 1) -> Non
     if any(count != 1 for count in shape[3:]):
         raise DataError(
             f"{path}: has {len(shape)} axes, shape {written(shape)}; expected 3. "
-            f"Split a series in time or echoes into one file each."
+            f"Split a series in time, echoes, or layers of masks that overlap, into one file each."
         )
     if (needed := math.prod(map(int, shape)) * voxel_bytes) > MOST_BYTES:
         raise DataError(

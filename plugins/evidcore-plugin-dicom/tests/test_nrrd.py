@@ -88,7 +88,9 @@ def test_an_axis_of_one_without_direction_is_dropped(tmp_path):
     path = write(tmp_path / "a.nrrd", scan().T[None], **{"space directions": directions})
     np.testing.assert_array_equal(read(VolumeRef(path=str(path))).array, scan())
     path = write(tmp_path / "b.nrrd", np.stack([scan().T] * 3), **{"space directions": directions})
-    assert "expected 3. Split a series in time or echoes" in refusal(path)
+    assert "expected 3. Split a series in time, echoes, or layers of masks that overlap, into" in refusal(
+        path
+    )
     assert "is a 2D image, shape 6x5x1" in refusal(write(tmp_path / "c.nrrd", scan().T[:, :, :1]))
 
 
@@ -182,14 +184,18 @@ def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), label=7), volume), labels == 7)
     with pytest.raises(DataError, match=r"key 'liver' and label 7 both pick a segment\. Give one\."):
         read_mask(MaskRef(path=str(path), key="liver", label=7), volume)
-    with pytest.raises(DataError, match=r"no segment 'large'\..*It holds: liver, large tumour"):
+    with pytest.raises(DataError, match=r"no segment 'large'\..*It holds: 4 'liver', 7 'large tumour'"):
         read_mask(MaskRef(path=str(path), key="large"), volume)
     for value in ("one", "", "1.0", "9" * 5000):
         path = write(tmp_path / "odd.seg.nrrd", labels.T, **names | {"Segment1_LabelValue": value})
         with pytest.raises(DataError, match=r"odd.*: a value of its header is missing or of another type"):
             read_mask(MaskRef(path=str(path), key="liver"), volume)
     path = write(tmp_path / "twice.seg.nrrd", labels.T, **names | {"Segment1_Name": "liver"})
-    with pytest.raises(DataError, match=r"several segments are called 'liver'\. Name one by its label"):
+    with pytest.raises(DataError, match=r"2 segments are called 'liver'\..* Name one by its number"):
+        read_mask(MaskRef(path=str(path), key="liver"), volume)
+    layers = {"space directions": np.vstack([np.full(3, np.nan), DIRECTIONS])}  # of segments that overlap
+    path = write(tmp_path / "layers.seg.nrrd", np.stack([labels.T] * 2), **names | layers)
+    with pytest.raises(DataError, match=r"4 axes, shape .* or layers of masks that overlap, into one file"):
         read_mask(MaskRef(path=str(path), key="liver"), volume)
 
 

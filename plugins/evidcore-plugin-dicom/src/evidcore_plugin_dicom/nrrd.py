@@ -19,6 +19,7 @@ from evidcore.data.arrays import stated_affine
 from evidcore.data.masks import label_mask
 from evidcore.data.stored import AGAIN, refuse_flat, refuse_substitute, refuse_type, unreadable
 from evidcore.errors import did_you_mean
+from evidcore_plugin_dicom.dicom import pick_one
 from evidcore_plugin_dicom.headers import odd_values_named
 
 # NRRD's names of the space that directions are given in, and what turns x and y into LPS.
@@ -72,11 +73,9 @@ class Nrrd(Format):
         """Return a label, or the segment that `ref.key` names."""
         stored = self.open(VolumeRef(path=ref.path, intensity="arbitrary"))
         if ref.key is not None and ref.path.lower().endswith(".seg.nrrd"):
-            if ref.label is not None:
-                why = f"key {ref.key!r} and label {ref.label} both pick a segment"
-                raise DataError(f"{ref.path}: {why}. Give one.")
             with odd_values_named(ref.path):
-                ref = dataclasses.replace(ref, key=None, label=segment_value(ref.path, ref.key))
+                number = pick_one(segments_of(ref.path), ref, "segment")
+            ref = dataclasses.replace(ref, key=None, label=number)
         return label_mask(stored, ref, like)
 
     def files(self, path: str) -> list[Path]:
@@ -114,21 +113,15 @@ def data_files(path: str) -> list[Path]:
     return [folder / text]
 
 
-def segment_value(path: str, name: str) -> int:
-    """Return the value of a named segment in a `.seg.nrrd` as 3D Slicer writes it."""
+def segments_of(path: str) -> dict[int, str]:
+    """Return the names of the segments in a `.seg.nrrd` as 3D Slicer writes it, by value."""
     header = read_header(path)
-    named = [
-        (str(text), int(header[field.replace("_Name", "_LabelValue")]))
-        for field, text in header.items()
-        if re.fullmatch(r"Segment\d+_Name", field) and field.replace("_Name", "_LabelValue") in header
-    ]
-    values = dict(named)
-    if [text for text, _ in named].count(name) > 1:
-        raise DataError(f"{path}: several segments are called {name!r}. Name one by its label.")
-    if name not in values:
-        why = f"holds no segment {name!r}.{did_you_mean(name, values)}"
-        raise DataError(f"{path}: {why} It holds: {', '.join(values) or 'nothing'}. Name one of them.")
-    return values[name]
+    values = {field: f"{field.removesuffix('_Name')}_LabelValue" for field in header}
+    return {
+        int(header[value]): str(header[field])
+        for field, value in values.items()
+        if re.fullmatch(r"Segment\d+_Name", field) and value in header
+    }
 
 
 def _space(header: dict[str, Any], path: str) -> str:
