@@ -1,3 +1,4 @@
+import os
 import re
 import tomllib
 import tracemalloc
@@ -125,6 +126,20 @@ def test_more_than_the_header_states_is_not_unpacked(tmp_path, encoding, name):
     tracemalloc.start()
     assert "unpacks to more than the 240 bytes that its header states. Copy or convert" in refusal(path)
     assert tracemalloc.get_traced_memory()[1] < 2e6
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("encoding", ["raw", "gzip", "bzip2", "ascii"])
+@pytest.mark.parametrize("name", ["a.nrrd", "a.nhdr"])
+def test_a_sparse_file_is_not_read(tmp_path, encoding, name):
+    path = write(tmp_path / name, scan().T, encoding=encoding)
+    os.truncate(files_of(str(path))[-1], 1 << 28)
+    tracemalloc.start()
+    assert "states 240 bytes of voxels, their file has 268435456 bytes. Copy or convert" in refusal(path)
+    path.write_text("NRRD0004\n# ")
+    os.truncate(path, 1 << 28)
+    assert "has no usable NRRD header (" in refusal(path)
+    assert tracemalloc.get_traced_memory()[1] < 10e6
     tracemalloc.stop()
 
 

@@ -31,7 +31,8 @@ SPACES = {
 SHORT = {"lps": "left-posterior-superior", "ras": "right-anterior-superior", "las": "left-anterior-superior"}
 UNPACKERS: dict[str, Any] = {"bz": bz2.BZ2Decompressor, "gz": lambda: zlib.decompressobj(31)}  # 31: gzip
 MOST_BEFORE_BYTES = 1 << 20  # before the voxels
-RAW = {"encoding": "raw", "lineskip": 0, "datafile": None}  # these spellings go before those with a space
+TEXT_BYTES = 32  # of a voxel as text, with its blanks
+RAW = {"encoding": "raw", "lineskip": 0}
 MISTAKES = (nrrd.NRRDError, ValueError, KeyError, OSError, EOFError, zlib.error, AssertionError)
 
 
@@ -86,7 +87,8 @@ class Nrrd(Format):
 def read_header(path: str) -> dict[str, Any]:
     """Return what the header says, by NRRD's names of its fields."""
     try:
-        header: dict[str, Any] = nrrd.read_header(path)
+        with open(path, "rb") as file:
+            header: dict[str, Any] = nrrd.read_header(io.BytesIO(file.read(MOST_BEFORE_BYTES)))
         header["sizes"], header["encoding"], header["type"]
     except MISTAKES as cause:
         raise DataError(f"{path}: has no usable NRRD header ({_reason(cause)}). {AGAIN}") from cause
@@ -156,39 +158,48 @@ def _directions(header: dict[str, Any], path: str) -> tuple[Array, tuple[int, ..
 
 
 def _voxels(path: str) -> Array:
-    """Return the voxels, axes in the file's order, the first running fastest."""
-    header, file = read_header(path), next(iter(data_files(path)), Path(path))
+    """Return the voxels, axes in the file's order, the first running fastest.
+
+    A file that is larger than its header asks for is not read: a sparse one takes no disk, and all memory.
+    """
+    header, others = read_header(path) | {"datafile": None}, data_files(path)  # it goes before "data file"
+    file, unpacker = next(iter(others), Path(path)), UNPACKERS.get(header["encoding"][:2])
     if not file.is_file():
         raise DataError(f"{path}: its voxels should lie in {unreadable(file, remedy=AGAIN)}")
     refuse_substitute(file)
+    count, size = math.prod(map(int, header["sizes"])), file.stat().st_size
+    needed = count * nrrd.reader._determine_datatype(header).itemsize
+    is_text = unpacker is None and header["encoding"] != "raw"
+    most = count * TEXT_BYTES if is_text else needed + needed // 64  # packing adds a hundredth to noise
+    if size > most + MOST_BEFORE_BYTES:
+        why = f"its header states {needed} bytes of voxels, their file has {size} bytes"
+        raise DataError(f"{path}: {why}. {AGAIN}")
     for name in ("lineskip", "line skip", "byteskip", "byte skip"):
         # the file is read line by line, behind its end too; bytes are those that a packed file unpacks to
-        if header.get(name, 0) > max(size := file.stat().st_size, MOST_BEFORE_BYTES):
+        if header.get(name, 0) > max(size, MOST_BEFORE_BYTES):
             raise DataError(
                 f"{path}: its {name} is {header[name]}, its voxels' file has {size} bytes. {AGAIN}"
             )
     try:
-        with open(path, "rb") as stream:
-            header = nrrd.read_header(stream)
-            if unpacker := UNPACKERS.get(header["encoding"][:2]):
-                array: Array = nrrd.read_data(header | RAW, _unpacked(path, header, stream, unpacker()))
+        with file.open("rb") as stream:
+            if not others:
+                nrrd.read_header(stream)  # the voxels begin behind it
+            if unpacker is None:
+                array: Array = nrrd.read_data(header, stream)
             else:
-                array = nrrd.read_data(header, stream, path)
+                array = nrrd.read_data(header | RAW, _unpacked(path, header, stream, unpacker(), needed))
     except MISTAKES as cause:
         raise DataError(f"{path}: its voxels cannot be read ({_reason(cause)}). {AGAIN}") from cause
     refuse_type(array.dtype, path)
     return array
 
 
-def _unpacked(path: str, header: dict[str, Any], stream: IO[bytes], unpacker: Any) -> io.BytesIO:
+def _unpacked(path: str, header: dict[str, Any], stream: IO[bytes], unpacker: Any, needed: int) -> io.BytesIO:
     """Unpack what lies before the voxels and these, at most as many bytes as the header states."""
-    for file in data_files(path):
-        stream = io.BytesIO(file.read_bytes())
     for _ in range(header.get("lineskip", header.get("line skip", 0))):
         stream.readline()
     before = header.get("byteskip", header.get("byte skip", 0))  # -1: the voxels are the last
-    most = math.prod(map(int, header["sizes"])) * nrrd.reader._determine_datatype(header).itemsize
-    most += before if 0 <= before < MOST_BEFORE_BYTES else MOST_BEFORE_BYTES
+    most = needed + (before if 0 <= before < MOST_BEFORE_BYTES else MOST_BEFORE_BYTES)
     payload = unpacker.decompress(stream.read(), most + 1)
     if len(payload) > most:
         raise DataError(f"{path}: unpacks to more than the {most} bytes that its header states. {AGAIN}")
