@@ -7,7 +7,7 @@ from evidcore.data.files import format_of
 from evidcore.data.format import Format
 from evidcore.data.grid import SAME_GRID_VOXELS, Array, Geometry, Mask, Volume
 from evidcore.data.placement import TILT_LIMIT_DEGREES, resample, tilt_degrees, turn_to_body
-from evidcore.data.stored import Stored, refuse_substitute
+from evidcore.data.stored import Stored, memory_named, refuse_substitute
 from evidcore.errors import DataError
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
@@ -30,7 +30,7 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
     """
     reader = format_of(ref.path)
     refuse_substitute(ref.path)
-    with blame(offer_of(reader), f"reading the mask {ref.path}"):
+    with blame(offer_of(reader), f"reading the mask {ref.path}"), memory_named(ref.path):
         return mask_by(reader, ref, like)
 
 

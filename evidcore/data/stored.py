@@ -7,7 +7,7 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +73,16 @@ def unreadable(
         return DataError(f"{path}: there is no such file. {_other_spelling(Path(path)) or remedy}")
     why = getattr(cause, "strerror", None) or cause
     return DataError(f"{path}: cannot be read ({why}). Check the path, and your rights to read it.")
+
+
+@contextlib.contextmanager
+def memory_named(path: str) -> Iterator[None]:
+    """Say of a file that it is too large where memory runs out: a packed one of kilobytes holds gigabytes."""
+    try:
+        yield
+    except MemoryError as cause:
+        text = "is too large for the memory that is left. Crop or resample it, or take a larger machine."
+        raise DataError(f"{path}: {text}") from cause
 
 
 def _other_spelling(path: Path) -> str:

@@ -1,3 +1,4 @@
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -175,6 +176,14 @@ def test_a_file_without_rows_is_left_aside_where_its_class_has_no_image(write_se
     else:
         said = f"{folder}/cut.dcm: lies in a DICOM folder and has no Rows, though its class is {shown}. The"
         assert f"{said} file is cut off" in refusal(folder)
+
+
+def test_zeros_behind_the_voxels_are_not_read_and_files_beyond_4_gb_are_refused(write_series):
+    folder = write_series(scan())
+    os.truncate(folder / "99.dcm", 4 << 30)  # a sparse file: none of it lies on the disk
+    np.testing.assert_array_equal(opened(folder).array, scan())
+    os.truncate(folder / "99.dcm", 60 << 30)
+    assert "it has 64424509440 bytes, at most 4294967296 are read" in refusal(folder)
 
 
 SIZES = {"JPEG2000Lossless": (b"\xff\x4f\xff\x51", 8, ">2I"), "JPEGLSLossless": (b"\xff\xf7", 5, ">2H")}
