@@ -186,8 +186,9 @@ def _voxels(path: Path) -> Array:
 
 
 def _unreadable(path: Path, cause: Exception) -> DataError:
-    is_damaged = not isinstance(cause, OSError) or isinstance(cause, gzip.BadGzipFile)
-    why = "the gzip stream is damaged" if is_damaged else "cannot be read"
+    fault = "ends too early" if isinstance(cause, EOFError) else "is damaged"
+    is_of_system = isinstance(cause, OSError) and not isinstance(cause, gzip.BadGzipFile)
+    why = "cannot be read" if is_of_system else f"the gzip stream {fault}"
     return DataError(f"{path}: {why} ({cause}). {AGAIN}")
 
 

@@ -187,7 +187,7 @@ def beyond(folder, x, y):
 
 ODD = [(1, 2, 3), (3, 0, 0)]
 RGB = np.zeros((4, 5, 6), [("R", "u1"), ("G", "u1"), ("B", "u1")])
-ENDED = "the gzip stream is damaged (Compressed file ended before the end-of-stream marker was reached). Copy"
+ENDED = "the gzip stream ends too early (Compressed file ended before the end-of-stream marker was"
 NO_NUMBERS = "2 of 120 voxels are NaN or infinite, the first at z=1, y=2, x=3. Replace them"
 HEADERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 MADE = {  # what writes the file, and what is said of it

@@ -17,7 +17,7 @@ from pydicom.tag import Tag
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from evidcore.api import DataError
-from evidcore.data.stored import AGAIN, MOST_BYTES, unreadable
+from evidcore.data.stored import AGAIN, unreadable
 
 # Values that bend the standard are common and harmless; those that are used are checked here. For the whole
 # process, since Python's own way to silence a warning is not safe where threads read at once.
@@ -25,6 +25,7 @@ pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE
 
 # Frames of one segment each, and label maps.
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
+MOST_FILE_BYTES = 1 << 32  # as many as of voxels
 MOST_INFLATED_BYTES = 1 << 30  # of a deflated file; as much as 2000 slices of 512 x 512
 FIRST, PIXELS = 0x00040000, 0x7FE00008  # tags of a data set rise from the one, the other begins its voxels
 STARTS = (b"\x02\x00", b"\x08\x00")  # the first group where the 128-byte preamble is left out
@@ -71,8 +72,8 @@ def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None 
     try:
         # a deflated file may fill the memory, for pydicom inflates all of it; a sparse one is endless zeros
         with open(path, "rb") as stream:
-            if (size := os.fstat(stream.fileno()).st_size) > MOST_BYTES:
-                raise ValueError(f"it has {size} bytes, at most {MOST_BYTES} are read")
+            if (size := os.fstat(stream.fileno()).st_size) > MOST_FILE_BYTES:
+                raise ValueError(f"it has {size} bytes, at most {MOST_FILE_BYTES} are read")
             filereader.read_preamble(stream, force=True)
             syntax = filereader._read_file_meta_info(stream).get("TransferSyntaxUID")
             inflating, size = zlib.decompressobj(-zlib.MAX_WBITS), 0

@@ -17,7 +17,7 @@ from evidcore.api import DataError, Format, MaskRef, VolumeRef
 from evidcore.data import Array, FileGrid, Mask, Stored, Volume, refuse_shape
 from evidcore.data.arrays import stated_affine
 from evidcore.data.masks import label_mask
-from evidcore.data.stored import AGAIN, refuse_flat, refuse_substitute, refuse_type, unreadable
+from evidcore.data.stored import AGAIN, refuse_substitute, refuse_type, unreadable
 from evidcore.errors import did_you_mean
 from evidcore_plugin_dicom.dicom import pick_one
 from evidcore_plugin_dicom.headers import odd_values_named
@@ -66,7 +66,7 @@ class Nrrd(Format):
             grid = FileGrid(shape=(x, y, z), affine=affine)
         else:
             sides = tuple(count for count in shape if len(shape) == 3 or count != 1)
-            refuse_flat(sides, path)
+            refuse_shape(sides, path)
             grid = FileGrid(shape=(sides[0], sides[1], sides[2]), affine=given)
         return Stored(grid=grid, load=lambda: _voxels(path).reshape(grid.shape, order="F"))
 

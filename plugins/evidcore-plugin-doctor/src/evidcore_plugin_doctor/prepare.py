@@ -29,7 +29,7 @@ from evidcore.registry.factory import offer_of
 from evidcore_plugin_doctor.workers import in_processes
 
 if TYPE_CHECKING:
-    from evidcore.contracts import Dataset
+    from evidcore.api import Dataset
     from evidcore.recipe import Recipe
     from evidcore.runs.assembly import Assembly
 
