@@ -52,6 +52,17 @@ def test_a_series_is_picked_by_its_uid(write_series, tmp_path):
     assert "99.dcm: belongs to series 1.2.3, not 1.2.4" in refusal(folder / "99.dcm", key="1.2.4")
 
 
+def test_values_that_are_to_be_shown_white_where_they_are_low_stay_as_they_are(write_series):
+    shown = {"Modality": "MR", "PhotometricInterpretation": "MONOCHROME1"}
+    folder = write_series(scan(), values=lambda number: shown)
+    volume = opened(folder, intensity="arbitrary")
+    np.testing.assert_array_equal(volume.array, scan())
+    assert volume.patient["PhotometricInterpretation"] == "MONOCHROME1"
+    folder = write_series(scan(), "mixed", values=lambda number: shown if number else {"Modality": "MR"})
+    said = "the images of the series state 2 values of PhotometricInterpretation, the first two in"
+    assert said in refusal(folder, intensity="arbitrary")
+
+
 def test_slope_and_intercept_are_those_of_each_image(write_series):
     stored = scan(dtype=np.uint16) % 300
     scale = lambda number: {"RescaleSlope": 0.5 + number, "RescaleIntercept": -number}  # noqa: E731
