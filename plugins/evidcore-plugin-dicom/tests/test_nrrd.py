@@ -21,7 +21,6 @@ HEADER = {"space": "left-posterior-superior", "space directions": DIRECTIONS, "s
 
 
 def write(path: Path, array_xyz: np.ndarray, **header: object) -> Path:
-    path.parent.mkdir(exist_ok=True)
     fields = {name: value for name, value in (HEADER | header).items() if value is not None}
     nrrd.write(str(path), array_xyz, fields)
     return path
@@ -170,20 +169,17 @@ def test_the_voxels_of_a_detached_header_are_named_where_they_are_missing(tmp_pa
 
 @pytest.mark.parametrize("encoding", ["raw", "gzip"])
 def test_a_header_names_voxels_in_its_own_folder_alone(tmp_path, encoding):
-    path = write(tmp_path / "scans" / "a.nhdr", scan().T, encoding=encoding)
-    (voxels,) = set(path.parent.iterdir()) - {path}
-    (path.parent / "sub").mkdir()
-    text, inner = path.read_text(), f"./sub/{voxels.name}"
-    path.write_text(text.replace(voxels.name, inner))
-    voxels.rename(path.parent / inner)
+    (tmp_path / "scans/sub").mkdir(parents=True)
+    path = write(tmp_path / "scans/a.nhdr", scan().T, encoding=encoding)
+    (voxels,) = set(path.parent.glob("a.*")) - {path}
+    text = path.read_text()
+    path.write_text(text.replace(voxels.name, f"./sub/{voxels.name}"))
+    inner = voxels.rename(path.parent / "sub" / voxels.name)
     np.testing.assert_array_equal(read(VolumeRef(path=str(path))).array, scan())
-    (path.parent / inner).rename(tmp_path / voxels.name)
+    inner.rename(tmp_path / voxels.name)
     for outer in (str(tmp_path / voxels.name), f"../{voxels.name}", f"sub/../../{voxels.name}"):
-        two = f"{inner}\ndatafile: {outer}"  # the spelling that pynrrd looks at first
-        path.write_text(text.replace(voxels.name, two if ".." in outer else outer))
+        path.write_text(text.replace(voxels.name, f"a.raw\ndatafile: {outer}"))  # which pynrrd reads first
         assert f"its header names {outer!r}, outside its own folder. Put the voxels beside" in refusal(path)
-        with pytest.raises(DataError, match="outside its own folder"):
-            files_of(str(path))
 
 
 def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):

@@ -48,27 +48,24 @@ class Nrrd(Format):
     def open(self, ref: VolumeRef) -> Stored:
         """Read the header."""
         with odd_values_named(ref.path):
-            return self._opened(ref)
-
-    def _opened(self, ref: VolumeRef) -> Stored:
-        path, given = ref.path, stated_affine(ref)
-        header = read_header(path)
-        shape = tuple(int(count) for count in header["sizes"])
-        bytes_each = nrrd.reader._determine_datatype(header).itemsize
-        refuse_shape(tuple(sorted(shape, key=lambda count: count == 1)), path, bytes_each)
-        if given is None:
-            space, (directions, spatial) = _space(header, path), _directions(header, path)
-            affine = np.eye(4)
-            affine[:3, :3] = directions.T
-            affine[:3, 3] = np.asarray(header.get("space origin", np.zeros(3)), dtype=np.float64)
-            affine[:2] *= np.array(SPACES[space])[:, None]
-            x, y, z = (shape[axis] for axis in spatial)
-            grid = FileGrid(shape=(x, y, z), affine=affine)
-        else:
-            sides = tuple(count for count in shape if len(shape) == 3 or count != 1)
-            refuse_shape(sides, path)
-            grid = FileGrid(shape=(sides[0], sides[1], sides[2]), affine=given)
-        return Stored(grid=grid, load=lambda: _voxels(path).reshape(grid.shape, order="F"))
+            path, given = ref.path, stated_affine(ref)
+            header = read_header(path)
+            shape = tuple(int(count) for count in header["sizes"])
+            bytes_each = nrrd.reader._determine_datatype(header).itemsize
+            refuse_shape(tuple(sorted(shape, key=lambda count: count == 1)), path, bytes_each)
+            if given is None:
+                space, (directions, spatial) = _space(header, path), _directions(header, path)
+                affine = np.eye(4)
+                affine[:3, :3] = directions.T
+                affine[:3, 3] = np.asarray(header.get("space origin", np.zeros(3)), dtype=np.float64)
+                affine[:2] *= np.array(SPACES[space])[:, None]
+                x, y, z = (shape[axis] for axis in spatial)
+                grid = FileGrid(shape=(x, y, z), affine=affine)
+            else:
+                sides = tuple(count for count in shape if len(shape) == 3 or count != 1)
+                refuse_shape(sides, path)
+                grid = FileGrid(shape=(sides[0], sides[1], sides[2]), affine=given)
+            return Stored(grid=grid, load=lambda: _voxels(path).reshape(grid.shape, order="F"))
 
     def mask(self, ref: MaskRef, like: Volume) -> Mask:
         """Return a label, or the segment that `ref.key` names."""
@@ -96,10 +93,9 @@ def read_header(path: str) -> dict[str, Any]:
 
 
 def data_files(path: str) -> list[Path]:
-    """Return the other files that hold a header's voxels, in its folder; none where they are behind it.
+    """Return the other files that hold a header's voxels; none where they are behind it.
 
-    A stranger's header names no file elsewhere: its bytes would be shown as voxels. Links are followed, for
-    DataLad and the Hub's cache keep their files as links.
+    A stranger's header may name none elsewhere. Links are followed: DataLad and the Hub's cache keep such.
     """
     header = read_header(path)
     named = header.get("datafile", header.get("data file"))
@@ -150,18 +146,14 @@ def _directions(header: dict[str, Any], path: str) -> tuple[Array, tuple[int, ..
     sizes = [int(count) for count in header["sizes"]]
     others = [sizes[axis] for axis in range(len(sizes)) if axis not in spatial]
     if len(spatial) != 3 or rows.shape[1] != 3 or any(count != 1 for count in others):
-        raise DataError(
-            f"{path}: has {len(spatial)} axes with a direction in space, sizes {sizes}; expected 3, any "
-            f"other of size 1. Split a series, colours or layers into one file each."
-        )
+        why = f"has {len(spatial)} axes with a direction in space, sizes {sizes}"
+        remedy = "Split a series, colours or layers into one file each."
+        raise DataError(f"{path}: {why}; expected 3, any other of size 1. {remedy}")
     return rows[list(spatial)], spatial
 
 
 def _voxels(path: str) -> Array:
-    """Return the voxels, axes in the file's order, the first running fastest.
-
-    A file that is larger than its header asks for is not read: a sparse one takes no disk, and all memory.
-    """
+    """Return the voxels, axes in the file's order, the first running fastest."""
     header, others = read_header(path) | {"datafile": None}, data_files(path)  # it goes before "data file"
     file, unpacker = next(iter(others), Path(path)), UNPACKERS.get(header["encoding"][:2])
     if not file.is_file():
@@ -171,15 +163,14 @@ def _voxels(path: str) -> Array:
     needed = count * nrrd.reader._determine_datatype(header).itemsize
     is_text = unpacker is None and header["encoding"] != "raw"
     most = count * TEXT_BYTES if is_text else needed + needed // 64  # packing adds a hundredth to noise
-    if size > most + MOST_BEFORE_BYTES:
+    if size > most + MOST_BEFORE_BYTES:  # a sparse file takes no disk, and would fill the memory
         why = f"its header states {needed} bytes of voxels, their file has {size} bytes"
         raise DataError(f"{path}: {why}. {AGAIN}")
     for name in ("lineskip", "line skip", "byteskip", "byte skip"):
         # the file is read line by line, behind its end too; bytes are those that a packed file unpacks to
         if header.get(name, 0) > max(size, MOST_BEFORE_BYTES):
-            raise DataError(
-                f"{path}: its {name} is {header[name]}, its voxels' file has {size} bytes. {AGAIN}"
-            )
+            why = f"its {name} is {header[name]}, its voxels' file has {size} bytes"
+            raise DataError(f"{path}: {why}. {AGAIN}")
     try:
         with file.open("rb") as stream:
             if not others:

@@ -93,13 +93,10 @@ def look_at_masks(
             text = "every voxel of the volume's sides is in the mask: it marks all but the object"
             add("mask", ref.path, error(f"{name!r}: {text}. Exchange 0 and 1."))
             continue
-        for axis, letter in enumerate("zyx"):
-            if between := left_out(mask, axis):
-                text = (
-                    f"{name!r}: {between} slices are empty between most of those that it has along {letter}"
-                )
-                remedy = "Interpolate it to every slice, or name the scan that it was drawn on."
-                add("mask/gaps", ref.path, error(f"{text}. {remedy}"))
+        if between := max(left_out(mask, axis) for axis in range(3)):
+            text = f"{name!r}: {between} slices are empty between most of its slices"
+            remedy = "Interpolate it to every slice, or name the scan that it was drawn on."
+            add("mask/gaps", ref.path, error(f"{text}. {remedy}"))
         if better := better_turn(volume, mask):
             text = f"{name!r}: {better}. Look at it over the scan; write it again with the scan's affine."
             add("mask/place", ref.path, error(text))
