@@ -225,8 +225,9 @@ def test_a_region_that_leaves_slices_out_is_refused_and_parts_that_lie_apart_are
         contours = [rectangle(z, *LARGE) for z in drawn]
         ref = MaskRef(path=structure_set(tmp_path / "rs.dcm", {"lesion": contours}))
         if between:
-            said = f"region 1 was not drawn on every slice, {between} are empty between most of its contours."
-            assert said in refused(ref, volume)
+            assert f"region 1 was drawn on one of {between + 1} slices, and goes on in" in refused(
+                ref, volume
+            )
         else:
             assert np.flatnonzero(read_mask(ref, volume).any((1, 2))).tolist() == [*drawn]
 

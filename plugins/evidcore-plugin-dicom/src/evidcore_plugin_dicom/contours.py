@@ -67,9 +67,7 @@ def read_contours(path: str, number: int, onto: Geometry) -> Mask:
             seen.add(hash(inside.tobytes()))
         slices[round(float(heights[plane[0]]))] |= filled
     if between := left_out(mask, across):
-        why = (
-            f"region {number} was not drawn on every slice, {between} are empty between most of its contours"
-        )
+        why = f"region {number} was drawn on one of {between + 1} slices, and goes on in those between them"
         remedy = "Name the volume that it was drawn on, or interpolate it where it was drawn, to every slice."
         raise DataError(f"{path}: {why}. {remedy}")
     return mask

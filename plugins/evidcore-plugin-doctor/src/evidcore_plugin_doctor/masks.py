@@ -94,7 +94,7 @@ def look_at_masks(
             add("mask", ref.path, error(f"{name!r}: {text}. Exchange 0 and 1."))
             continue
         if between := max(left_out(mask, axis) for axis in range(3)):
-            text = f"{name!r}: {between} slices are empty between most of its slices"
+            text = f"{name!r}: it was drawn on one of {between + 1} slices, and goes on in those between them"
             remedy = "Interpolate it to every slice, or name the scan that it was drawn on."
             add("mask/gaps", ref.path, error(f"{text}. {remedy}"))
         if better := better_turn(volume, mask):
