@@ -316,6 +316,8 @@ MASK_FAULTS: dict[str, Callable[[Array], Array]] = {
     "mask: x and y exchanged": lambda mask: mask.transpose(0, 2, 1),
     "mask: all ones": lambda mask: np.ones_like(mask),
     "mask: 0 and 1 exchanged": lambda mask: ~mask,
+    "mask: every second slice empty": lambda mask: mask & (np.arange(len(mask)) % 2 == 0)[:, None, None],
+    "mask: two of three slices empty": lambda mask: mask & (np.arange(len(mask)) % 3 == 0)[:, None, None],
     "mask: moved by 60 voxels": lambda mask: np.roll(mask, 60 % mask.shape[2], axis=2),
 }
 

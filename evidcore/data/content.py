@@ -15,7 +15,7 @@ from evidcore.data.format import Format
 from evidcore.data.stored import unreadable
 
 PREPARATION = 1  # raise whenever `prepare` gives other numbers for the same settings
-READING = 5  # raise whenever `read` or a format of the core gives other numbers or refuses other files
+READING = 6  # raise whenever `read` or a format of the core gives other numbers or refuses other files
 REMEMBERED_BYTES = 1 << 20  # smaller files are hashed within a millisecond
 
 _known: dict[tuple[str, int, int], str] = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from evidcore.case import VolumeRef
 from evidcore.data.format import Format
 from evidcore.data.grid import Array
-from evidcore.data.stored import AGAIN, Stored, refuse_substitute, unreadable
+from evidcore.data.stored import AGAIN, Stored, memory_named, refuse_substitute, unreadable
 from evidcore.errors import DataError, EvidError, PluginError
 from evidcore.registry import Offer, blame, known_elsewhere, offers
 from evidcore.registry.factory import build, offer_of
@@ -101,16 +101,12 @@ def _not_read(path: str, is_folder: bool, broken: str) -> EvidError:
         with os.scandir(path) as entries:
             inside = sorted(entry.name for entry in entries if entry.is_dir())
         hint = f" It holds the folders {', '.join(inside[:5])}." if inside else ""
-        text = (
-            f"{path}: is a folder that no format recognises.{hint} Name the file or folder of one volume. "
-            f"Read are {listed}."
-        )
+        text = f"{path}: is a folder that no format recognises.{hint} Name the file or folder of one volume."
     else:
         ending = "".join(Path(path).suffixes[-2:]) or "none"
-        text = (
-            f"{path}: is no format that is read, its ending is {ending!r} and no format knows its content. "
-            f"Read are {listed}. Convert it with SimpleITK."
-        )
+        why = f"is no format that is read, its ending is {ending!r} and no format knows its content"
+        text = f"{path}: {why}. Convert it with SimpleITK."
+    text += f" Read are {listed}."
     for package in sorted({elsewhere[name] for name in elsewhere.keys() - installed}):
         names = ", ".join(f".{name}" for name in sorted(elsewhere) if elsewhere[name] == package)
         text += f" `pip install {package}` reads {names}."
@@ -134,12 +130,12 @@ def open_volume(ref: VolumeRef) -> Stored:
         given = getattr(ref, name)
         if given is not None and name not in reader.takes:
             raise DataError(f"{ref.path}: {text.format(given, offer.name)}")
-    with blame(offer, f"opening {ref.path}"):
+    with blame(offer, f"opening {ref.path}"), memory_named(ref.path):
         stored = reader.open(ref)
     load = stored.load
 
     def blamed() -> Array:
-        with blame(offer, f"loading {ref.path}"):
+        with blame(offer, f"loading {ref.path}"), memory_named(ref.path):
             return load()
 
     return dataclasses.replace(stored, load=blamed)

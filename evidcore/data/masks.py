@@ -7,10 +7,12 @@ from evidcore.data.files import format_of
 from evidcore.data.format import Format
 from evidcore.data.grid import SAME_GRID_VOXELS, Array, Geometry, Mask, Volume
 from evidcore.data.placement import TILT_LIMIT_DEGREES, resample, tilt_degrees, turn_to_body
-from evidcore.data.stored import Stored, refuse_substitute
+from evidcore.data.stored import Stored, memory_named, refuse_substitute
 from evidcore.errors import DataError
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
+
+LEAST_GAPS = 2  # of a mask that leaves slices out; one may lie between two parts
 
 
 def read_mask(ref: MaskRef, like: Volume) -> Mask:
@@ -30,7 +32,7 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
     """
     reader = format_of(ref.path)
     refuse_substitute(ref.path)
-    with blame(offer_of(reader), f"reading the mask {ref.path}"):
+    with blame(offer_of(reader), f"reading the mask {ref.path}"), memory_named(ref.path):
         return mask_by(reader, ref, like)
 
 
@@ -116,6 +118,19 @@ def place_into(target: Mask, mask: Mask, geometry: Geometry, onto: Geometry, pat
             f"volume {onto}. Name the whole volume, or cut the mask as the volume was cut."
         )
     target[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))] |= inside
+
+
+def left_out(mask: Mask, axis: int) -> int:
+    """Return how many slices along an axis lie empty between most slices of a mask; 0 where it goes on.
+
+    The slices on both sides overlap by a quarter of the smaller: those of parts that lie apart do not.
+    """
+    planes = np.moveaxis(mask, axis, 0).reshape(mask.shape[axis], -1)
+    filled = np.flatnonzero(planes.any(axis=1))
+    steps, sizes = np.diff(filled), planes[filled].sum(axis=1)
+    shared = (planes[filled[1:]] & planes[filled[:-1]]).sum(axis=1)
+    gaps = steps[(steps > 1) & (4 * shared >= np.minimum(sizes[1:], sizes[:-1]))] - 1
+    return int(np.median(gaps)) if len(gaps) >= max(LEAST_GAPS, len(steps) / 2) else 0
 
 
 def dice(mask: Mask, other: Mask) -> float:

@@ -16,6 +16,7 @@ from evidcore.data.placement import Placement, place, resample
 from evidcore.data.stored import (
     MOST_SCALE,
     Stored,
+    memory_named,
     refuse_flat,
     refuse_not_finite,
     refuse_scale,
@@ -41,15 +42,12 @@ def read(ref: VolumeRef) -> Volume:
 
 def volume_of(ref: VolumeRef, stored: Stored, placement: Placement) -> Volume:
     """Load the voxels of an opened file and bring them to body axes."""
-    try:
+    with memory_named(ref.path):
         array = np.ascontiguousarray(placement.turn.apply(stored.values(ref.rescale)))
-    except MemoryError as cause:  # a packed file of some kilobytes may hold gigabytes
-        text = "is too large for the memory that is left. Crop or resample it, or take a larger machine."
-        raise DataError(f"{ref.path}: {text}") from cause
-    refuse_not_finite(array, ref.path)
-    if placement.is_resampled:
-        outside = AIR_HU if ref.intensity == "hu" else float(array.min())
-        array = resample(array, placement.meant, placement.geometry, order=1, outside=outside)
+        refuse_not_finite(array, ref.path)
+        if placement.is_resampled:
+            outside = AIR_HU if ref.intensity == "hu" else float(array.min())
+            array = resample(array, placement.meant, placement.geometry, order=1, outside=outside)
     array.setflags(write=False)
     return volume_from(array, ref, stored, placement)
 
@@ -77,15 +75,11 @@ def opened(ref: VolumeRef) -> tuple[Stored, Placement]:
     """Read the headers behind a reference and work out how its voxels become those of the volume."""
     scale = ref.rescale or (1.0, 0.0)
     if not (all(abs(number) <= MOST_SCALE for number in scale) and scale[0]):  # NaN is not below
-        raise DataError(
-            f"{ref.path}: rescale must be a slope other than 0 and an intercept, got {ref.rescale}. "
-            f"Correct it in the data set."
-        )
+        why = f"rescale must be a slope other than 0 and an intercept, got {ref.rescale}"
+        raise DataError(f"{ref.path}: {why}. Correct it in the data set.")
     if ref.spacing_mm_zyx is not None and not all(math.isfinite(mm) and mm > 0 for mm in ref.spacing_mm_zyx):
-        raise DataError(
-            f"{ref.path}: spacing_mm_zyx must be three numbers above 0 mm, got {ref.spacing_mm_zyx}. "
-            f"Correct it in the data set."
-        )
+        why = f"spacing_mm_zyx must be three numbers above 0 mm, got {ref.spacing_mm_zyx}"
+        raise DataError(f"{ref.path}: {why}. Correct it in the data set.")
     stored = open_volume(ref)
     return stored, placed(ref, stored)
 

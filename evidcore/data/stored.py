@@ -7,7 +7,7 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +75,16 @@ def unreadable(
     return DataError(f"{path}: cannot be read ({why}). Check the path, and your rights to read it.")
 
 
+@contextlib.contextmanager
+def memory_named(path: str) -> Iterator[None]:
+    """Say of a file that it is too large where memory runs out: a packed one of kilobytes holds gigabytes."""
+    try:
+        yield
+    except MemoryError as cause:
+        text = "is too large for the memory that is left. Crop or resample it, or take a larger machine."
+        raise DataError(f"{path}: {text}") from cause
+
+
 def _other_spelling(path: Path) -> str:
     """Say what is there of a name that differs in Unicode form or letter case alone, and what to do."""
     there = Path(path.anchor)
@@ -126,7 +136,7 @@ def refuse_shape(shape: tuple[int, ...], path: str, voxel_bytes: int = 1) -> Non
     if any(count != 1 for count in shape[3:]):
         raise DataError(
             f"{path}: has {len(shape)} axes, shape {written(shape)}; expected 3. "
-            f"Split a series in time or echoes into one file each."
+            f"Split a series in time, echoes, or layers of masks that overlap, into one file each."
         )
     if (needed := math.prod(map(int, shape)) * voxel_bytes) > MOST_BYTES:
         raise DataError(

@@ -1,4 +1,5 @@
 import contextlib
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from evidcore.api import DataError, VolumeRef, read
+from evidcore.data.nifti import GZIP_MAGIC, HEADER_BYTES
 
 Write = Callable[..., Path]
 
@@ -60,20 +62,24 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def read_meanwhile(monkeypatch):
-    """Return a context in which something happens whenever a file has just been read."""
+    """Return a context in which something happens whenever more than a header was read of a file."""
 
     @contextlib.contextmanager
     def begun(path, act):
-        as_usual = Path.read_bytes
+        as_usual = Path.open
 
-        def slowly(own):
-            content = as_usual(own)
-            if str(own) == str(path):
-                act()
-            return content
+        class Slow(io.BufferedReader):
+            def read(self, size):
+                content = super().read(size)
+                if size not in (len(GZIP_MAGIC), HEADER_BYTES):
+                    act()
+                return content
+
+        def opened(own, *given, **named):
+            return Slow(io.FileIO(own)) if str(own) == str(path) else as_usual(own, *given, **named)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Path, "read_bytes", slowly)
+            patched.setattr(Path, "open", opened)
             yield
 
     return begun

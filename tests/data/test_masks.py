@@ -7,6 +7,7 @@ import pytest
 
 from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data import Volume
+from evidcore.data.masks import left_out
 
 SHAPE = (4, 5, 6)
 LABELS = np.zeros(SHAPE, np.uint8)
@@ -49,6 +50,18 @@ def test_the_axes_of_a_bare_mask_count_as_those_of_a_bare_volume(tmp_path, volum
     np.testing.assert_array_equal(read_mask(MaskRef(path=path, axes="RIA"), volume), LABELS > 0)
     with pytest.raises(DataError, match=r"axes must name each body axis once.*got 'RIR'"):
         read_mask(MaskRef(path=path, axes="RIR"), volume)
+
+
+def test_the_slices_that_a_mask_leaves_out_are_counted():
+    for slices, between in (
+        ([2, 4, 6, 8], 1), ([2, 5, 8], 2), ([2, 4, 6, 17, 19, 21], 1), ([2, 6, 9, 10, 14], 3),
+        ([2, 3, 4, 15, 16], 0), ([2, 3, 5, 6, 7], 0), ([2, 9], 0), ([], 0),
+    ):  # fmt: skip
+        mask = np.zeros((24, 6, 6), np.bool_)
+        mask[slices, 2:5, 2:5] = True
+        assert [left_out(np.moveaxis(mask, 0, axis), axis) for axis in range(3)] == [between] * 3
+    mask[2, :2], mask[4, 2:4], mask[6, 4:] = True, True, True
+    assert left_out(mask, 0) == 0, "parts that lie apart"
 
 
 def moved(write, array: np.ndarray, name: str, offset_zyx: tuple[float, float, float]) -> str:

@@ -7,7 +7,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from evidcore.api import Cache, VolumeRef
+from evidcore.api import Cache, DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data import reading
 from evidcore.data.reading import read_error
 
@@ -42,13 +42,19 @@ def test_a_fault_of_the_disk_is_asked_again(write, tmp_path, read_meanwhile):
     assert read_error(ref, tmp_path / "cache") is None
 
 
-def test_what_unpacks_to_more_than_memory_holds_is_refused_by_name_and_asked_again(write, tmp_path):
+@pytest.mark.parametrize("free_bytes", [100_000_000, 400_000_000])  # while it is loaded, and afterwards
+def test_what_unpacks_to_more_than_memory_holds_is_refused_by_name_and_asked_again(
+    write, tmp_path, free_bytes
+):
+    small = read(VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16), "small.nii"))))
     ref = VolumeRef(path=str(write(np.zeros((600, 600, 600), np.uint8))))  # a packed file of 0.2 MB
     before = resource.getrlimit(resource.RLIMIT_AS)
     try:
-        limit = psutil.Process().memory_info().vms + 400_000_000
+        limit = psutil.Process().memory_info().vms + free_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
         assert "is too large for the memory that is left" in (read_error(ref, tmp_path / "cache") or "")
+        with pytest.raises(DataError, match="is too large for the memory that is left"):
+            read_mask(MaskRef(path=ref.path), small)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     assert read_error(ref, tmp_path / "cache") is None

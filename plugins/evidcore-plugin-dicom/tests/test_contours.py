@@ -219,6 +219,19 @@ def test_contours_off_the_grid_are_refused(write_series, tmp_path):
     assert "region 1 has a contour of 2 readable corners, expected at least 3" in wrong(good[:2])
 
 
+def test_a_region_that_leaves_slices_out_is_refused_and_parts_that_lie_apart_are_read(write_series, tmp_path):
+    volume = opened(write_series(np.zeros((12, 12, 14), np.int16), "images", SPACING))
+    for drawn, between in (((1, 3, 5, 7), 1), ((0, 3, 6), 2), ((1, 2, 3, 9, 10), 0), ((1, 9), 0)):
+        contours = [rectangle(z, *LARGE) for z in drawn]
+        ref = MaskRef(path=structure_set(tmp_path / "rs.dcm", {"lesion": contours}))
+        if between:
+            assert f"region 1 was drawn on one of {between + 1} slices, and goes on in" in refused(
+                ref, volume
+            )
+        else:
+            assert np.flatnonzero(read_mask(ref, volume).any((1, 2))).tolist() == [*drawn]
+
+
 def test_contours_that_are_rounded_beyond_the_outermost_slices_lie_on_them(write_series, tmp_path):
     volume = opened(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
     ends = [rectangle(z, (1.5, 3.5), (1.5, 3.5)) for z in (-0.2, 5.2)]

@@ -1,3 +1,4 @@
+import os
 import re
 import tomllib
 import tracemalloc
@@ -87,7 +88,9 @@ def test_an_axis_of_one_without_direction_is_dropped(tmp_path):
     path = write(tmp_path / "a.nrrd", scan().T[None], **{"space directions": directions})
     np.testing.assert_array_equal(read(VolumeRef(path=str(path))).array, scan())
     path = write(tmp_path / "b.nrrd", np.stack([scan().T] * 3), **{"space directions": directions})
-    assert "expected 3. Split a series in time or echoes" in refusal(path)
+    assert "expected 3. Split a series in time, echoes, or layers of masks that overlap, into" in refusal(
+        path
+    )
     assert "is a 2D image, shape 6x5x1" in refusal(write(tmp_path / "c.nrrd", scan().T[:, :, :1]))
 
 
@@ -125,6 +128,20 @@ def test_more_than_the_header_states_is_not_unpacked(tmp_path, encoding, name):
     tracemalloc.stop()
 
 
+@pytest.mark.parametrize("encoding", ["raw", "gzip", "bzip2", "ascii"])
+@pytest.mark.parametrize("name", ["a.nrrd", "a.nhdr"])
+def test_a_sparse_file_is_not_read(tmp_path, encoding, name):
+    path = write(tmp_path / name, scan().T, encoding=encoding)
+    os.truncate(files_of(str(path))[-1], 1 << 28)
+    tracemalloc.start()
+    assert "states 240 bytes of voxels, their file has 268435456 bytes. Copy or convert" in refusal(path)
+    path.write_text("NRRD0004\n# ")
+    os.truncate(path, 1 << 28)
+    assert "has no usable NRRD header (" in refusal(path)
+    assert tracemalloc.get_traced_memory()[1] < 10e6
+    tracemalloc.stop()
+
+
 def test_damage_and_other_content_are_named(tmp_path):
     path = write(tmp_path / "a.nrrd", scan().T)
     content = path.read_bytes()
@@ -150,6 +167,21 @@ def test_the_voxels_of_a_detached_header_are_named_where_they_are_missing(tmp_pa
     assert "its voxels lie in several files, data file 'slice%03d.raw 1 4 1'; one is read" in refusal(path)
 
 
+@pytest.mark.parametrize("encoding", ["raw", "gzip"])
+def test_a_header_names_voxels_in_its_own_folder_alone(tmp_path, encoding):
+    (tmp_path / "scans/sub").mkdir(parents=True)
+    path = write(tmp_path / "scans/a.nhdr", scan().T, encoding=encoding)
+    (voxels,) = set(path.parent.glob("a.*")) - {path}
+    text = path.read_text()
+    path.write_text(text.replace(voxels.name, f"./sub/{voxels.name}"))
+    inner = voxels.rename(path.parent / "sub" / voxels.name)
+    np.testing.assert_array_equal(read(VolumeRef(path=str(path))).array, scan())
+    inner.rename(tmp_path / voxels.name)
+    for outer in (str(tmp_path / voxels.name), f"../{voxels.name}", f"sub/../../{voxels.name}"):
+        path.write_text(text.replace(voxels.name, f"a.raw\ndatafile: {outer}"))  # which pynrrd reads first
+        assert f"its header names {outer!r}, outside its own folder. Put the voxels beside" in refusal(path)
+
+
 def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):
     volume = read(VolumeRef(path=str(write(tmp_path / "scan.nrrd", scan().T))))
     labels = np.zeros(SHAPE, np.uint8)
@@ -163,14 +195,18 @@ def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), label=7), volume), labels == 7)
     with pytest.raises(DataError, match=r"key 'liver' and label 7 both pick a segment\. Give one\."):
         read_mask(MaskRef(path=str(path), key="liver", label=7), volume)
-    with pytest.raises(DataError, match=r"no segment 'large'\..*It holds: liver, large tumour"):
+    with pytest.raises(DataError, match=r"no segment 'large'\..*It holds: 4 'liver', 7 'large tumour'"):
         read_mask(MaskRef(path=str(path), key="large"), volume)
     for value in ("one", "", "1.0", "9" * 5000):
         path = write(tmp_path / "odd.seg.nrrd", labels.T, **names | {"Segment1_LabelValue": value})
         with pytest.raises(DataError, match=r"odd.*: a value of its header is missing or of another type"):
             read_mask(MaskRef(path=str(path), key="liver"), volume)
     path = write(tmp_path / "twice.seg.nrrd", labels.T, **names | {"Segment1_Name": "liver"})
-    with pytest.raises(DataError, match=r"several segments are called 'liver'\. Name one by its label"):
+    with pytest.raises(DataError, match=r"2 segments are called 'liver'\..* Name one by its number"):
+        read_mask(MaskRef(path=str(path), key="liver"), volume)
+    layers = {"space directions": np.vstack([np.full(3, np.nan), DIRECTIONS])}  # of segments that overlap
+    path = write(tmp_path / "layers.seg.nrrd", np.stack([labels.T] * 2), **names | layers)
+    with pytest.raises(DataError, match=r"4 axes, shape .* or layers of masks that overlap, into one file"):
         read_mask(MaskRef(path=str(path), key="liver"), volume)
 
 

@@ -1,3 +1,4 @@
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -49,6 +50,15 @@ def test_a_series_is_picked_by_its_uid(write_series, tmp_path):
     np.testing.assert_array_equal(opened(folder, key="1.2.4").array, scan() + 1)
     assert "holds no series '1.2.5'. Did you mean '1.2.4'? It holds: 1.2.3 (" in refusal(folder, key="1.2.5")
     assert "99.dcm: belongs to series 1.2.3, not 1.2.4" in refusal(folder / "99.dcm", key="1.2.4")
+
+
+def test_values_that_are_to_be_shown_white_where_they_are_low_stay_as_they_are(write_series):
+    shown = lambda number: {"Modality": "MR", "PhotometricInterpretation": f"MONOCHROME{1 + number // 3}"}  # noqa: E731
+    volume = opened(write_series(scan()[:3], values=shown), intensity="arbitrary")
+    np.testing.assert_array_equal(volume.array, scan()[:3])
+    assert volume.patient["PhotometricInterpretation"] == "MONOCHROME1"
+    mixed = refusal(write_series(scan(), "mixed", values=shown), intensity="arbitrary")
+    assert "the images of the series state 2 values of PhotometricInterpretation, the first two" in mixed
 
 
 def test_slope_and_intercept_are_those_of_each_image(write_series):
@@ -175,6 +185,14 @@ def test_a_file_without_rows_is_left_aside_where_its_class_has_no_image(write_se
     else:
         said = f"{folder}/cut.dcm: lies in a DICOM folder and has no Rows, though its class is {shown}. The"
         assert f"{said} file is cut off" in refusal(folder)
+
+
+def test_zeros_behind_the_voxels_are_not_read_and_files_beyond_4_gb_are_refused(write_series):
+    folder = write_series(scan())
+    os.truncate(folder / "99.dcm", 4 << 30)  # a sparse file: none of it lies on the disk
+    np.testing.assert_array_equal(opened(folder).array, scan())
+    os.truncate(folder / "99.dcm", 60 << 30)
+    assert "it has 64424509440 bytes, at most 4294967296 are read" in refusal(folder)
 
 
 SIZES = {"JPEG2000Lossless": (b"\xff\x4f\xff\x51", 8, ">2I"), "JPEGLSLossless": (b"\xff\xf7", 5, ">2H")}

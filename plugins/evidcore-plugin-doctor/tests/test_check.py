@@ -96,7 +96,11 @@ def plant(home: Any, tools: Any) -> None:
     shown = np.where(ellipsoid((0, 0, 0), (1e5, 110, 160)), 20, -1000) + 250 * object_
     shown = (shown + np.random.default_rng(42).normal(0, 8, tools.SHAPE)).astype(np.int16)
     masks = {"flipped": object_[:, :, ::-1], "full": np.ones(tools.SHAPE)}
-    home.add("masks-too", shown, masks=masks | {"exchanged": object_.transpose(0, 2, 1)})
+    masks |= {
+        "exchanged": object_.transpose(0, 2, 1),
+        "gaps": object_ & (np.arange(62) % 3 == 0)[:, None, None],
+    }
+    home.add("masks-too", shown, masks=masks)
 
 
 FOUND = TABLE["found"]

@@ -1,6 +1,7 @@
 """What does not fit into memory is told from its header, with the need and what is free."""
 
 import gzip
+import os
 import re
 import resource
 
@@ -30,16 +31,21 @@ def promise(path, shape_xyz):
 def test_a_scan_too_large_for_memory_is_a_fault_of_its_case(home, tools, processes):
     """Below what a header may state, and beyond the address space that a shell or scheduler allows."""
     promise(home.add("large"), (1000, 1000, 2000))
-    home.add("fine", tools.torso(1))
+    huge = home.folder / "huge.nii"
+    promise(huge, (1000, 1000, 2000))
+    huge.write_bytes(gzip.decompress(huge.read_bytes()))
+    os.truncate(huge, 352 + 4 * 10**9)  # a sparse file: hardly any of it lies on the disk
+    home.add("fine", tools.torso(1), masks={"lung": "huge.nii"})
     before = resource.getrlimit(resource.RLIMIT_AS)
     try:
-        limit = psutil.Process().memory_info().vms + 4 * 2**30
+        limit = psutil.Process().memory_info().vms + 2 * 2**30
         resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
-        (fault,), summary = home.check(processes=processes)
+        (fault, mask), summary = home.check(processes=processes)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     assert (fault.case, fault.check, fault.severity) == ("large", "file", "error")
-    assert re.search(r"2000 x 1000 x 1000 voxels .* take 22.4 GiB .* [0-4]\.\d GiB are free", fault.text)
+    assert re.search(r"2000 x 1000 x 1000 voxels .* take 22.4 GiB .* [0-2]\.\d GiB are free", fault.text)
+    assert (mask.case, mask.text[:49]) == ("fine", "'lung': is too large for the memory that is left.")
     assert summary.volumes == 1
 
 

@@ -124,6 +124,18 @@ def test_a_table_is_compared_with_the_headers_of_its_scans(home, tools):
     assert re.search(r"its age is '045y' \(.*wrong\), that is '54' \(the table\)", faults[2].text)
 
 
+def test_scans_that_may_be_negatives_of_others_are_named(home, tools):
+    for seed, shades in enumerate(("MONOCHROME2", "MONOCHROME1")):
+        change = lambda image, number, shades=shades: image.update(  # noqa: E731
+            {"Modality": "MR", "PhotometricInterpretation": shades}
+        )
+        write_series(home.folder / shades, tools.torso(seed), tools.SPACING_MM, change=change)
+        home.add(shades, volume=shades)
+    (fault,), _ = home.check(intensity="arbitrary")
+    assert (fault.case, fault.check, fault.severity) == ("MONOCHROME1", "intensity", "warning")
+    assert "displayed white (MONOCHROME1), as in 1 of 2 scans: it may be a negative" in fault.text
+
+
 @pytest.mark.slow
 def test_masks_are_compared_with_their_numbers_and_the_side_they_lie_on(home, tools):
     labels, spot = np.zeros(tools.SHAPE, np.uint8), tools.ellipsoid((20, 0, -75), (30, 30, 20))

@@ -41,9 +41,8 @@ def unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path)
                 if missing:
                     _unpack(archive, missing, inside, folder)
     except (OSError, RuntimeError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as cause:
-        raise DataError(
-            f"{archive}: the archive is damaged ({cause}). Delete it and start again; it is fetched anew."
-        ) from cause
+        remedy = "Delete it and start again; it is fetched anew."
+        raise DataError(f"{archive}: the archive is damaged ({cause}). {remedy}") from cause
 
 
 def _unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path) -> None:

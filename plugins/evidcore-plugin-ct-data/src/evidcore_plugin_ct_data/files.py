@@ -72,9 +72,8 @@ class Files:
         if self.repository is None and not self.folder.is_dir():
             why = "there is no such folder, so the set is not on this machine"
             source = f"It comes from {self.where_from}; docs/reference/layouts.md says what to download"
-            raise NotDownloadedError(
-                f"{self.folder}: {why}. {source}. Put it there, or set path to where it lies."
-            )
+            remedy = "Put it there, or set path to where it lies."
+            raise NotDownloadedError(f"{self.folder}: {why}. {source}. {remedy}")
         if self.repository is not None and not place.exists():
             origins = self.origins(name)
             if any(origin.is_archive for origin in origins):

@@ -29,9 +29,8 @@ def question(
         raise Unanswerable(f"question {id!r} has options {', '.join(kept)}, its answer is {letter!r}")
     same = [name for name, option in kept.items() if _plain(option) == _plain(answer)]
     if right and answer and same and right not in same:
-        raise Unanswerable(
-            f"question {id!r} gives {letter!r} as its answer, but its answer's text {answer!r} is {same[0]!r}"
-        )
+        why = f"gives {letter!r} as its answer, but its answer's text {answer!r} is {same[0]!r}"
+        raise Unanswerable(f"question {id!r} {why}")
     if not right and not same:
         raise Unanswerable(f"question {id!r} has no option {answer!r}: {', '.join(map(repr, kept.values()))}")
     right = right or same[0]

@@ -59,9 +59,8 @@ class M3dCap(PublishedSet):
             stack = locate(image, self._files, self.cache_folder, self.axes or {}, where)
             below = tail(text)
             if below is None:
-                raise DataError(
-                    f"{where}: a text lies below ct_case or ct_quizze, got {text!r}. Fetch the list again."
-                )
+                why = f"a text lies below ct_case or ct_quizze, got {text!r}"
+                raise DataError(f"{where}: {why}. Fetch the list again.")
             places = [f"{root}/{below}" for root in (PREPARED, RAW, ".")]  # beside the arrays or the slices
             text_name = next((it for it in places if self._files.path(it).is_file()), f"{RAW}/{below}")
             report, fault = _text(self._files.path(text_name))

@@ -5,6 +5,7 @@ from pydicom.dataset import Dataset
 
 from evidcore.api import DataError
 from evidcore.data import Array, Geometry, Mask
+from evidcore.data.masks import left_out
 from evidcore_plugin_dicom.headers import read_dataset, shown
 
 XOR = "CLOSEDPLANAR_XOR"
@@ -20,10 +21,12 @@ def read_contours(path: str, number: int, onto: Geometry) -> Mask:
     """Return one region, shape (z, y, x) on `onto`: the voxels whose centres its contours enclose.
 
     On its plane a contour within others cuts a hole, CLOSEDPLANAR_XOR any overlap; else they are united, as
-    are planes that lie on one slice. A region without contours is empty.
+    are planes that lie on one slice. A region without contours is empty. What lies between contours is not
+    guessed: SlicerRT joins them (Sunderland et al. 2015), others leave the slices between them empty.
 
     Raises:
-        DataError: if its contours are not closed, lie between slices or outside the grid, or are endless.
+        DataError: if its contours are not closed, lie between slices or outside the grid, leave slices out or
+            are endless.
     """
     regions = read_dataset(path).get("ROIContourSequence") or ()
     ours = [region for region in regions if int(region.ReferencedROINumber) == number]
@@ -63,6 +66,10 @@ def read_contours(path: str, number: int, onto: Geometry) -> Mask:
                 filled |= inside
             seen.add(hash(inside.tobytes()))
         slices[round(float(heights[plane[0]]))] |= filled
+    if between := left_out(mask, across):
+        why = f"region {number} was drawn on one of {between + 1} slices, and goes on in those between them"
+        remedy = "Name the volume that it was drawn on, or interpolate it where it was drawn, to every slice."
+        raise DataError(f"{path}: {why}. {remedy}")
     return mask
 
 

@@ -44,9 +44,8 @@ class Dicom(Format):
         """Return a region, a segment, or the label of a series that holds a label map."""
         _refuse_other(ref.path)
         if ref.axes is not None:
-            raise DataError(
-                f"{ref.path}: axes {ref.axes!r} is for bare arrays; this file states its own. Leave axes out."
-            )
+            why = f"axes {ref.axes!r} is for bare arrays; this file states its own"
+            raise DataError(f"{ref.path}: {why}. Leave axes out.")
         with odd_values_named(ref.path):
             mask = read_object(ref, like)
         if mask is not None:
@@ -135,8 +134,8 @@ def pick_one(names: Mapping[int, str], ref: MaskRef, what: str) -> int:
     result = result or [number for number in names if str(number) == wanted]
     if len(result) != 1:
         wrong = f"{len(result)} {what}s are called" if result else f"holds no {what}"
-        raise DataError(
-            f"{ref.path}: {wrong} {wanted!r}.{did_you_mean(wanted, names.values()) if not result else ''} "
-            f"It holds: {listed}. Name one by its number if names are not unique."
+        why = (
+            f"{wrong} {wanted!r}.{'' if result else did_you_mean(wanted, names.values())} It holds: {listed}"
         )
+        raise DataError(f"{ref.path}: {why}. Name one by its number if names are not unique.")
     return result[0]

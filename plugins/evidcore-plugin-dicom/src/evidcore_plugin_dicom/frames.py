@@ -77,9 +77,8 @@ def _frame(dataset: Dataset, path: str, number: int, group: Dataset | None) -> F
         raise DataError(f"{path}: {why}. Export the series again.")
     row_gap, column_gap = numbers(measures, "PixelSpacing", 2, path)
     if min(row_gap, column_gap) <= 0:
-        raise DataError(
-            f"{path}: PixelSpacing must be above 0 mm, got {[row_gap, column_gap]}. Export the series again."
-        )
+        why = f"PixelSpacing must be above 0 mm, got {[row_gap, column_gap]}"
+        raise DataError(f"{path}: {why}. Export the series again.")
     slope, intercept = (
         numbers(scale, name, 1, path)[0] if shown(scale.get(name)) != "nothing" else default
         for name, default in (("RescaleSlope", 1.0), ("RescaleIntercept", 0.0))

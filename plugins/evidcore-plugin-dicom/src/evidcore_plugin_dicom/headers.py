@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ import pydicom
 from pydicom import filereader
 from pydicom.dataset import Dataset
 from pydicom.errors import BytesLengthException, InvalidDicomError
+from pydicom.tag import Tag
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from evidcore.api import DataError
@@ -23,7 +25,9 @@ pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE
 
 # Frames of one segment each, and label maps.
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
+MOST_FILE_BYTES = 1 << 32  # as many as of voxels
 MOST_INFLATED_BYTES = 1 << 30  # of a deflated file; as much as 2000 slices of 512 x 512
+FIRST, PIXELS = 0x00040000, 0x7FE00008  # tags of a data set rise from the one, the other begins its voxels
 STARTS = (b"\x02\x00", b"\x08\x00")  # the first group where the 128-byte preamble is left out
 MISTAKES = (
     InvalidDicomError, BytesLengthException, AttributeError, EOFError, KeyError, OSError, OverflowError,
@@ -66,8 +70,10 @@ def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None 
         DataError: if the file is no readable DICOM.
     """
     try:
-        # a deflated file may fill the memory, for pydicom inflates all of it
+        # a deflated file may fill the memory, for pydicom inflates all of it; a sparse one is endless zeros
         with open(path, "rb") as stream:
+            if (size := os.fstat(stream.fileno()).st_size) > MOST_FILE_BYTES:
+                raise ValueError(f"it has {size} bytes, at most {MOST_FILE_BYTES} are read")
             filereader.read_preamble(stream, force=True)
             syntax = filereader._read_file_meta_info(stream).get("TransferSyntaxUID")
             inflating, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
@@ -75,8 +81,12 @@ def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None 
                 size += len(inflating.decompress(packed))
                 if size > MOST_INFLATED_BYTES:
                     raise ValueError(f"it inflates to more than {MOST_INFLATED_BYTES} bytes, too many")
-        tags = None if only is None else [*only]
-        dataset = pydicom.dcmread(path, force=True, stop_before_pixels=not voxels, specific_tags=tags)
+            stream.seek(0)
+            tags: Any = None if only is None else [Tag(name) for name in only]
+            end = 1 << 32 if voxels else PIXELS
+            dataset = filereader.read_partial(
+                stream, lambda tag, *_: not FIRST <= tag < end, force=True, specific_tags=tags
+            )
         if "TransferSyntaxUID" not in dataset.file_meta:  # a file without preamble and meta group
             is_implicit = dataset.original_encoding[0]
             syntax = ImplicitVRLittleEndian if is_implicit else ExplicitVRLittleEndian

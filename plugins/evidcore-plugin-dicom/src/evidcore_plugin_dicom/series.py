@@ -21,6 +21,7 @@ from evidcore_plugin_dicom.headers import MISTAKES, SEGMENTATIONS, files_in, is_
 from evidcore_plugin_dicom.stack import stack
 
 NOT_HU = {"MR", "PT", "NM", "US", "Parametric Map Storage"}  # modalities and a class
+HAS_UNIT = {"CT", "PT", "NM"}  # HU, activity, counts: rescaled values are as they were measured
 HU_TYPES = {"", "HU", "US"}  # of RescaleType; US: unspecified, which scanners write of HU
 SHARED = ("PatientID", "FrameOfReferenceUID")  # by all images of a series, and by their masks
 NEEDED = (
@@ -65,10 +66,14 @@ def open_series(ref: VolumeRef) -> Stored:
     """Read the headers of a series: a folder, one file of it, or one file of several frames.
 
     Slope and intercept are applied image by image. Structure sets, segmentations, directories and files of
-    other formats in the folder are left aside.
+    other formats in the folder are left aside. MONOCHROME1 says that low values are to be displayed white: it
+    changes none here (in SimpleITK it does), and is passed on where values have no unit, since such a scan
+    may be a negative of others.
 
     Raises:
         DataError: if there is no series or more than one, or it forms no volume; names what and where.
+
+    Source: DICOM PS3.3, C.7.6.3.1.2.
     """
     headers = _headers(ref)
     for header in headers:
@@ -85,7 +90,8 @@ def open_series(ref: VolumeRef) -> Stored:
             raise DataError(f"{why}, expected RescaleSlope and RescaleIntercept. Take the original series.")
     stated = headers[0].dataset
     patient = {what: str(stated.get(f"Patient{what.capitalize()}") or "") for what in ("sex", "age")}
-    for name in SHARED:
+    has_unit = ref.intensity == "hu" or stated.get("Modality") in HAS_UNIT
+    for name in SHARED if has_unit else (*SHARED, "PhotometricInterpretation"):
         named = [(str(header.dataset.get(name) or "").strip(), header.path) for header in headers]
         first = {value: Path(path).name for value, path in reversed(named) if value}  # others are passed over
         if len(first) > 1:

@@ -32,11 +32,9 @@ def stack(frames: list[Frame], path: str) -> tuple[list[Frame], FileGrid]:
         )
         for what, here, there, allowed in pairs:
             if np.abs(np.subtract(here, there)).max() > allowed:
-                raise DataError(
-                    f"{path}: the images of the series differ in {what}: {_text(here)} in "
-                    f"{Path(first.path).name}, {_text(there)} in {Path(other.path).name}. "
-                    f"Move localizers and other images out of the folder."
-                )
+                where = f"{_text(here)} in {Path(first.path).name}, {_text(there)} in {Path(other.path).name}"
+                why = f"the images of the series differ in {what}: {where}"
+                raise DataError(f"{path}: {why}. Move localizers and other images out of the folder.")
     if len(frames) < 2:
         why = f"is a 2D image, {first.columns}x{first.rows} in a series of 1; a volume has at least 2 images"
         raise DataError(f"{path}: {why}. Name the folder of the whole series.")
@@ -73,10 +71,8 @@ def _refuse_unequal(places: Array, along: Array, affine: Array, path: str) -> No
     if wide.size and np.abs(counts - np.round(counts)).max() <= SAME_GRID_VOXELS:
         missing = int(np.round(counts[wide]).sum() - wide.size)
         why = f"{missing} of {len(along) + missing} images are missing, the first between"
-        where = f"{along[wide[0]]:.2f} and {along[wide[0] + 1]:.2f} mm along the normal"
-        raise DataError(
-            f"{path}: {why} {where}, where images lie {usual:.2f} mm apart. Copy the series again."
-        )
+        where = f"{along[wide[0]]:.2f} and {along[wide[0] + 1]:.2f} mm along the normal, where images lie"
+        raise DataError(f"{path}: {why} {where} {usual:.2f} mm apart. Copy the series again.")
     if gaps.max() - gaps.min() > SAME_GRID_VOXELS * usual:
         why = f"the images lie at unequal distances, {gaps.min():.2f} to {gaps.max():.2f} mm along the normal"
         remedy = "Resample the series to equal ones, or take the reconstruction that has them."

@@ -129,7 +129,8 @@ def check(
         text = f"mask {mask!r} is empty in all {len(voxels[mask])} cases that name it."
         add(Fault(check="mask", severity="error", text=f"{text} Check its label, key or file pattern."))
     late = [*copied, *statements.unlike_files(cases), *misnumbered(labels, empty), *late]
-    for fault in (*late, *statements.unlike_patients(patients)):
+    negatives = statements.negatives(patients, len(volumes))
+    for fault in (*late, *statements.unlike_patients(patients), *negatives):
         add(fault)
     reports = [(split, case, case.report.text) for split, case in cases if case.report]
     owners = [f"case {case.id}" if case.patient is None else case.patient for _, case, _ in reports]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from evidcore.api import Case, DataError, VolumeRef
+from evidcore.api import Case, DataError, MaskRef, VolumeRef
 from evidcore.data import Geometry, Volume, read_geometry
 from evidcore.data.reading import opened, volume_of
-from evidcore.data.stored import unreadable
+from evidcore.data.stored import memory_named, unreadable
 from evidcore_plugin_doctor.anatomy import find_body, find_spine, find_tissue, misplaced
 from evidcore_plugin_doctor.coarse import STEP_MM, coarsen
 from evidcore_plugin_doctor.fault import Fault, Remark, error
@@ -73,20 +73,11 @@ def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) 
             for severity, text in remarks
         )
 
-    for index, ref in enumerate(case.volumes):
-        masks = case.masks if index == 0 else {}  # masks lie on the grid of the first volume
+    def look_at(ref: VolumeRef, masks: Mapping[str, MaskRef]) -> None:
         first = len(seen.faults)
-        try:
-            stored, placement = opened(ref)
-            refuse_oversized(ref, placement.geometry, processes)
-            volume = volume_of(ref, stored, placement)
-        except DataError as cause:
-            add("file", ref.path, error(str(cause).removeprefix(f"{ref.path}: ")))
-            for name, mask in masks.items():
-                if not Path(mask.path).exists():
-                    text = str(unreadable(mask.path)).replace(mask.path, repr(name), 1)
-                    add("mask", mask.path, error(text))
-            continue
+        stored, placement = opened(ref)
+        refuse_oversized(ref, placement.geometry, processes)
+        volume = volume_of(ref, stored, placement)
         seen.headers.append((ref.path, stored.patient))
         coarse = coarsen(volume)
         remarks = list(_look_at_voxels(ref, volume))
@@ -115,12 +106,24 @@ def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) 
         digest.update(f"{volume.array.dtype.str} {volume.shape_zyx}".encode())
         structure = None if coarse is None else fingerprint(coarse, ref.intensity)
         seen.volumes.append(VolumePrint(file=ref.path, digest=digest.hexdigest(), structure=structure))
-        if index == 0:
+        if ref is case.volumes[0]:
             seen.mask_voxels, seen.labels = voxels, labels
         if rendering is not None and len(seen.pictures) < MOST_PICTURES:
             seen.pictures.append(render(volume, axes_of(placement), masks, voxels, present, rendering))
         every = seen.faults[first:]
         seen.faults[first:] = [fault for fault in every if not fault.is_explained(every)]
+
+    for index, ref in enumerate(case.volumes):
+        masks = case.masks if index == 0 else {}  # masks lie on the grid of the first volume
+        try:
+            with memory_named(ref.path):
+                look_at(ref, masks)
+        except DataError as cause:
+            add("file", ref.path, error(str(cause).removeprefix(f"{ref.path}: ")))
+            for name, mask in masks.items():
+                if not Path(mask.path).exists():
+                    text = str(unreadable(mask.path)).replace(mask.path, repr(name), 1)
+                    add("mask", mask.path, error(text))
     return seen
 
 

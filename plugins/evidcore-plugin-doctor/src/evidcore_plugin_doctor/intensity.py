@@ -91,10 +91,8 @@ def not_hounsfield(volume: Volume) -> Remark | None:
         return error(f"{why}, and nothing in a body below. They were scaled, shifted or clipped. {_REMEDY}")
     width = float(np.quantile(sample, 0.99)) - lowest
     if lowest >= MR_LOWEST_HU and width >= MR_WIDTH_HU:
-        return warning(
-            f"99 % of the voxels lie in {lowest:.0f} to {lowest + width:.0f} HU: no air and no fat, which "
-            f"every CT holds, and more than soft tissue spans. It may be MR. {_REMEDY}"
-        )
+        why = f"99 % of the voxels lie in {lowest:.0f} to {lowest + width:.0f} HU: no air and no fat, which"
+        return warning(f"{why} every CT holds, and more than soft tissue spans. It may be MR. {_REMEDY}")
     return None
 
 

@@ -16,6 +16,7 @@ from scipy import ndimage
 from evidcore.api import Case, DataError, MaskRef, VolumeRef
 from evidcore.case import Side
 from evidcore.data import Mask, Volume, read_geometry
+from evidcore.data.masks import left_out
 from evidcore_plugin_doctor.coarse import STEP_MM
 from evidcore_plugin_doctor.fault import Fault, Remark, error, warning
 from evidcore_plugin_doctor.organs import CLEAR_MM, Place, contradictions, organ
@@ -92,6 +93,10 @@ def look_at_masks(
             text = "every voxel of the volume's sides is in the mask: it marks all but the object"
             add("mask", ref.path, error(f"{name!r}: {text}. Exchange 0 and 1."))
             continue
+        if between := max(left_out(mask, axis) for axis in range(3)):
+            text = f"{name!r}: it was drawn on one of {between + 1} slices, and goes on in those between them"
+            remedy = "Interpolate it to every slice, or name the scan that it was drawn on."
+            add("mask/gaps", ref.path, error(f"{text}. {remedy}"))
         if better := better_turn(volume, mask):
             text = f"{name!r}: {better}. Look at it over the scan; write it again with the scan's affine."
             add("mask/place", ref.path, error(text))

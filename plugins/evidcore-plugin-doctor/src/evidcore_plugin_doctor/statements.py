@@ -233,3 +233,12 @@ def _differ(what: str, text: str, other: str, is_same: bool) -> bool:
     matches = [re.fullmatch(r"(\d+(?:[.,]\d+)?)\s*([ymwd]?)", age) for age in (text, other)]
     years = [float(match[1].replace(",", ".")) / _PER_YEAR[match[2]] for match in matches if match]
     return len(years) == 2 and abs(years[0] - years[1]) > (YEARS_AT_ONCE if is_same else YEARS)
+
+
+def negatives(statements: Sequence[tuple[Case, str, Mapping[str, Any]]], scans: int) -> Iterator[Fault]:
+    """Yield the scans whose low values are to be displayed white, unless all `scans` of the set are so."""
+    white = [item for item in statements if item[2].get("PhotometricInterpretation") == "MONOCHROME1"]
+    for case, file, _ in white if len(white) < scans else ():
+        why = f"low values are to be displayed white (MONOCHROME1), as in {len(white)} of {scans} scans"
+        text = f"{why}: it may be a negative of the others. Look at it; convert it to MONOCHROME2 if it is."
+        yield Fault(check="intensity", severity="warning", case=case.id, file=file, text=text)

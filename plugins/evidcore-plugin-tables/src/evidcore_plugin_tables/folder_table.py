@@ -114,9 +114,8 @@ def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: FolderColumn
     for line, row in rows:
         case, split = row[columns.id_column], row[columns.split_column]
         if case and first.setdefault(case, line) != line:
-            yield (
-                f"{table}: line {line}: case {case!r} stands in line {first[case]} already. Give each an id."
-            )
+            why = f"case {case!r} stands in line {first[case]} already"
+            yield f"{table}: line {line}: {why}. Give each an id."
         patient = row[columns.patient_column] if columns.patient_column else ""
         other, other_split = home.setdefault(patient, (case, split)) if patient else (case, split)
         if other_split != split:

@@ -224,7 +224,5 @@ class Gathered:
         if is_new and case.patient is not None:
             other, other_split = self._homes.setdefault(case.patient, (case.id, split))
             if other_split != split:
-                self.clashes.append(
-                    f"{where}: patient {case.patient!r} is in two splits: case {other!r} in "
-                    f"{other_split!r}, this one in {split!r}. Move one of them."
-                )
+                why = f"case {other!r} in {other_split!r}, this one in {split!r}. Move one of them."
+                self.clashes.append(f"{where}: patient {case.patient!r} is in two splits: {why}")

@@ -171,10 +171,9 @@ def _listed(value: Any, columns: QuestionColumns, where: str) -> list[str]:
         return [written(item) for item in value]
     text = written(value)
     if text and columns.separator not in text:
-        raise DataError(
-            f"{where}, column {columns.options_column!r}: expected a JSON list or options with "
-            f"{columns.separator!r} between, got {shown(text)}. Name the separator in the dataset's options."
-        )
+        why = f"expected a JSON list or options with {columns.separator!r} between, got {shown(text)}"
+        remedy = "Name the separator in the dataset's options."
+        raise DataError(f"{where}, column {columns.options_column!r}: {why}. {remedy}")
     return [part.strip() for part in text.split(columns.separator)] if text else []
 
 

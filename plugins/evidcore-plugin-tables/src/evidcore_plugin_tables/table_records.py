@@ -49,10 +49,8 @@ def _json(table: Path, columns: Wanted) -> Found:
         line = f" line {cause.lineno}:" if isinstance(cause, json.JSONDecodeError) else ""
         raise DataError(f"{table}:{line} is not JSON ({getattr(cause, 'msg', cause)}). Mend it.") from cause
     if not isinstance(entries, list):
-        raise DataError(
-            f"{table}: must be a list of objects, got a {type(entries).__name__}. "
-            f"Put the list alone into the file, or write one object a line and name it .jsonl."
-        )
+        remedy = "Put the list alone into the file, or write one object a line and name it .jsonl."
+        raise DataError(f"{table}: must be a list of objects, got a {type(entries).__name__}. {remedy}")
     return _objects(table, columns, [(f"entry {number}", each) for number, each in enumerate(entries, 1)])
 
 
@@ -84,9 +82,8 @@ def _objects(table: Path, columns: Wanted, entries: Collection[tuple[str, Any]])
         where = f"{table}: {place}"
         try:
             if not isinstance(each, dict):
-                raise DataError(
-                    f"{where}: must be an object with the columns as keys, got {shown(each)}. Correct it."
-                )
+                why = f"must be an object with the columns as keys, got {shown(each)}"
+                raise DataError(f"{where}: {why}. Correct it.")
             check_columns(each, columns, where)
         except DataError as mistake:
             wrong.append(str(mistake))

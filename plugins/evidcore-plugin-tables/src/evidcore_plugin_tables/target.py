@@ -81,10 +81,9 @@ def folder_options(table: Path) -> dict[str, Any]:
         DataError: if there is no such table, it is no CSV file, or a column stands twice.
     """
     if not table.is_file():
-        raise DataError(
-            f"{table.parent}: holds no {table.name}. Write one with the columns id, volume, patient, split "
-            f"(docs/start/own_scans.md), or {QUESTIONS} (docs/howto/table.md), or give a recipe."
-        )
+        remedy = "Write one with the columns id, volume, patient, split (docs/start/own_scans.md)"
+        others = f"or {QUESTIONS} (docs/howto/table.md), or give a recipe"
+        raise DataError(f"{table.parent}: holds no {table.name}. {remedy}, {others}.")
     rows = [row for _, row in read_rows(table, ())[0]]
     names = list(rows[0]) if rows else []
     options: dict[str, Any] = {
