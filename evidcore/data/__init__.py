@@ -4,6 +4,7 @@ It builds on the registry, which knows the installed formats, and on nothing abo
 import each other, never the room itself. Imported by contracts and all that looks at voxels.
 """
 
+from evidcore.data.cached_volume import changed_copy as changed_copy
 from evidcore.data.cached_volume import volume_cache as volume_cache
 from evidcore.data.content import content_hash as content_hash
 from evidcore.data.content import content_key as content_key

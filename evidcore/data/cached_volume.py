@@ -9,6 +9,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,24 +19,17 @@ from evidcore.cache import Cache, CachedArray, CorruptEntry
 from evidcore.case import VolumeRef
 from evidcore.data.content import volume_key
 from evidcore.data.grid import Array, Geometry, Volume
-from evidcore.data.reading import opened, read, volume_from
+from evidcore.data.nifti import save_volume
+from evidcore.data.pictures import colours, save_picture
+from evidcore.data.reading import opened, read, read_geometry, volume_from
 from evidcore.errors import DataError
 
 LEAST_BYTES = 1 << 20  # smaller volumes are read as fast as they are looked up
 PERCENTILES = (0.5, 99.5)
 PERCENTILE_SAMPLE = 1_000_000  # voxels; enough for the 0.5 % tails, and quick on a whole-body scan
-LAYOUT = 2  # raise whenever an entry holds something else
+LAYOUT = 3  # raise whenever an entry holds something else
 
 VOLUMES = Cache("volumes")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Intensities:
-    """What the values of a volume span."""
-
-    least: float
-    most: float
-    percentile_ends: tuple[float, float]  # the 0.5th and 99.5th percentile
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -46,12 +42,12 @@ class CachedVolume:
     _cache: VolumeCache
 
     @property
-    def intensities(self) -> Intensities:
-        """What the values span: stored with a volume on disk, measured for one in memory."""
+    def percentile_ends(self) -> tuple[float, float]:
+        """The 0.5th and 99.5th percentile: stored with a volume on disk, measured for one in memory."""
         if not self.is_on_disk:
-            return _span(self._slices.slices(0, self.geometry.shape_zyx[0]))
-        (least, most), (low, high) = (self._slices.facts[name] for name in ("range", "percentile_ends"))
-        return Intensities(least=least, most=most, percentile_ends=(low, high))
+            return _percentile_ends(self._slices.slices(0, self.geometry.shape_zyx[0]))
+        low, high = self._slices.facts["percentile_ends"]
+        return low, high
 
     @property
     def is_on_disk(self) -> bool:
@@ -118,9 +114,8 @@ class VolumeCache:
         volume = loaded or read(ref)
         is_same = loaded is not None or volume_key(ref) == key  # not if the file was replaced meanwhile
         if is_same and volume.array.nbytes >= LEAST_BYTES:
-            span, name = _span(volume.array), f"{key}-{LAYOUT}"
-            facts = {"affine": volume.affine.tolist(), "range": [span.least, span.most]}
-            facts["percentile_ends"] = list(span.percentile_ends)
+            name, ends = f"{key}-{LAYOUT}", _percentile_ends(volume.array)
+            facts = {"affine": volume.affine.tolist(), "percentile_ends": ends}
             if VOLUMES.put_array(name, volume.array, facts, keep_newer_than=keep_newer_than):
                 cached = self._get(key, ref)
         if cached is not None:
@@ -141,10 +136,10 @@ class VolumeCache:
                 self._recent.append((key, volume))
         return volume
 
-    def intensities(self, ref: VolumeRef) -> Intensities:
-        """Return what a volume's values span, from the disk where it is there."""
+    def percentile_ends(self, ref: VolumeRef) -> tuple[float, float]:
+        """Return the 0.5th and 99.5th percentile of a volume's values, from the disk where it is there."""
         cached = self.get(ref)
-        return _span(self.read(ref).array) if cached is None else cached.intensities
+        return _percentile_ends(self.read(ref).array) if cached is None else cached.percentile_ends
 
     def _get(self, key: str, ref: VolumeRef) -> CachedVolume | None:
         slices = VOLUMES.get_array(f"{key}-{LAYOUT}")
@@ -161,8 +156,34 @@ class VolumeCache:
 volume_cache = VolumeCache()  # this process's
 
 
-def _span(array: Array) -> Intensities:
+def changed_copy(
+    ref: VolumeRef,
+    cache: Cache,
+    key: str | Sequence[Any],
+    change_of: Callable[[Volume], Callable[[Volume], Array]],
+) -> VolumeRef:
+    """Return a scan with other voxels, which a cache keeps under a key; of a picture each colour is changed.
+
+    `change_of` takes the scan, a picture in greys, and returns what makes voxels (z, y, x) of its volumes.
+    """
+    is_picture = read_geometry(ref).shape_zyx[0] == 1  # which NIfTI cannot hold
+
+    def write(path: Path) -> None:
+        volume = read(ref)
+        change = change_of(volume)
+        if not is_picture:
+            return save_volume(dataclasses.replace(volume, array=change(volume)), path)
+        shown = colours(ref.path)
+        planes = volume.array if shown is None else np.moveaxis(shown, -1, 0)
+        changed = [change(dataclasses.replace(volume, array=plane[None]))[0] for plane in planes]
+        save_picture(changed[0] if shown is None else np.stack(changed, axis=-1), path)
+
+    path = cache.file(key, ".png" if is_picture else ".nii.gz", write)
+    return VolumeRef(path=str(path), intensity=ref.intensity)
+
+
+def _percentile_ends(array: Array) -> tuple[float, float]:
     flat = array.reshape(-1)
     stride = flat.size // PERCENTILE_SAMPLE | 1  # odd: does not keep to a few columns
-    low, high = (float(end) for end in np.percentile(flat[::stride], PERCENTILES))
-    return Intensities(least=float(flat.min()), most=float(flat.max()), percentile_ends=(low, high))
+    low, high = np.percentile(flat[::stride], PERCENTILES)
+    return float(low), float(high)

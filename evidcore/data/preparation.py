@@ -202,7 +202,7 @@ def _windowed(values: Tensor, windows: Sequence[tuple[float, float]]) -> Tensor:
 
 def _percentile_window(ref: VolumeRef) -> tuple[float, float]:
     """Return the ends of a volume's own intensity range, the same for every crop of it."""
-    low, high = volume_cache.intensities(ref).percentile_ends
+    low, high = volume_cache.percentile_ends(ref)
     if not low < high:
         raise DataError(
             f"{ref.path}: {PERCENTILES[1] - PERCENTILES[0]:g} % of the voxels have the value {low!r}, "

@@ -77,15 +77,14 @@ class ReferenceLines:
                 summary = "the best blind rule" if metric == "prior_only" else ""
                 row = Row.of(name, metric, interval, note=notes[metric], summary=summary)
             rows.append(row)
+        joint = BlindRule(
+            values=self.together, rule=f"other questions about the scan, then {self.prior_rule}",
+            label="blind_rule_of_a_scan", rows=(), name="blind-rule-of-a-scan", is_joint=True,
+        )  # fmt: skip
         return BlindRule(
             values=self.prior_only, rule=self.prior_rule, label="prior_only", rows=tuple(rows),
             figures={row.metric: row.value for row in rows},
-            also=(
-                BlindRule(
-                    values=self.together, rule=f"other questions about the scan, then {self.prior_rule}",
-                    label="blind_rule_of_a_scan", rows=(), name="blind-rule-of-a-scan", is_joint=True,
-                ),
-            ) if self.together != self.prior_only else (),
+            also=(joint,) if self.together != self.prior_only else (),
         )  # fmt: skip
 
 
@@ -190,16 +189,14 @@ def _together(prompts: Sequence[Prompt], rule: Rule) -> tuple[float, ...]:
     about: dict[str, list[Prompt]] = collections.defaultdict(list)
     for prompt in prompts:
         about[prompt.case.id].append(prompt)
-    result = []
-    for prompt in prompts:
+
+    def liking(prompt: Prompt) -> Iterator[tuple[int, bool, float]]:
         others = [other for other in about[prompt.case.id] if other is not prompt]
-        liking = []
         for option, liked in zip(prompt.reference["options"], rule(prompt), strict=True):
             offered = sum(option in other.reference["options"] for other in others)
-            is_named = any(_bag(option) <= _bag(_words(other)) for other in others)
-            liking.append((-offered, is_named, liked))
-        result.append(_expected(prompt, liking))
-    return tuple(result)
+            yield -offered, any(_bag(option) <= _bag(_words(other)) for other in others), liked
+
+    return tuple(_expected(prompt, [*liking(prompt)]) for prompt in prompts)
 
 
 def _blind_rules(training: Sequence[Prompt]) -> dict[str, Rule]:

@@ -9,18 +9,16 @@ another place, where nothing asked lies, tells what that alone costs or gives aw
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from evidcore.api import Cache, Dataset, MaskRef, Prompt, VolumeRef, read, read_mask
+from evidcore.api import Cache, Dataset, MaskRef, Prompt, VolumeRef, read_mask
 from evidcore.audit.conditions import Alter, Altering
 from evidcore.cache import key_of
-from evidcore.data import Array, Mask, Volume, body, content_hash, file_hash, read_geometry, save_volume
+from evidcore.data import Array, Mask, Volume, body, changed_copy, content_hash, file_hash
 from evidcore.data.content import volume_key
-from evidcore.data.pictures import colours, save_picture
 from evidcore.evaluate.reference_lines import answer_place
 
 SHELL_MM = 8.0  # around what is covered, whose noise the cover has
@@ -33,67 +31,57 @@ Way = Literal["covered", "covered elsewhere", "replaced"]
 Places = np.ndarray[Any, Any]  # of voxels, (voxel, axis)
 
 
-class Occluded(Altering):
+class Edit(Altering):
+    """Shows questions over edited volumes, and names those who predicted the masks.
+
+    Args:
+        max_questions: questions shown so, drawn by the seed; each may need a volume of its own.
+    """
+
+    way: ClassVar[Way]
+
+    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
+        """Return what shows a question about what the case has a mask of over an edited volume."""
+        names = {mask.by for prompt in prompts for mask in asked_masks(prompt, prompt.case.regions)} - {""}
+        says = type(self).says
+        self.says = f"{says} (masks by {' and '.join(sorted(names))})" if names else says
+        return lambda prompt: _edited(prompt, self.way)
+
+
+class Occluded(Edit):
     """Show the same patient with what is asked covered by what is around it, where the case has its mask.
 
     Covered are the masks that the reference names, else that of the asked finding, else that of the right
     option, spelt with spaces or underscores; where the case has no true one, what a segmenter predicted.
-
-    Args:
-        most: questions shown so, drawn by the seed; each may need a volume of its own.
     """
 
     says = "the same patients with what is asked covered"
     role = "removed"
-
-    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
-        """Return what shows a question about what the case has a mask of with that covered."""
-        self.says = _naming_segmenters(Occluded.says, prompts)
-        return lambda prompt: _edited(prompt, "covered")
+    way = "covered"
 
 
-class Replaced(Altering):
+class Replaced(Edit):
     """Show the same patient with like tissue of another place of the scan where what is asked lies.
 
     A second way to remove what `occluded` covers: what was seen by its place alone is lost in both, what a
     policy reads in the edit itself in one. Masks are found as there.
-
-    Args:
-        most: questions shown so, drawn by the seed; each may need a volume of its own.
     """
 
     says = "the same patients with like tissue in place of what is asked"
     role = "removed"
-
-    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
-        """Return what shows a question about what the case has a mask of with that replaced."""
-        self.says = _naming_segmenters(Replaced.says, prompts)
-        return lambda prompt: _edited(prompt, "replaced")
+    way = "replaced"
 
 
-class OccludedElsewhere(Altering):
+class OccludedElsewhere(Edit):
     """Show the same patient with the shape of what is asked covered in another place: the answer must stay.
 
     The place is the mirrored one across the body's midline; where that touches what is asked or leaves the
     scan, the shape is moved to where tissue is most like that around what is asked.
-
-    Args:
-        most: questions shown so, drawn by the seed; each may need a volume of its own.
     """
 
     says = "the same patients with as much of another place covered"
     role = "kept"
-
-    def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
-        """Return what shows a question about what the case has a mask of with another place covered."""
-        self.says = _naming_segmenters(OccludedElsewhere.says, prompts)
-        return lambda prompt: _edited(prompt, "covered elsewhere")
-
-
-def _naming_segmenters(says: str, prompts: Sequence[Prompt]) -> str:
-    """Return what a condition shows, with who predicted masks of what is asked."""
-    names = {mask.by for prompt in prompts for mask in asked_masks(prompt, prompt.case.regions)} - {""}
-    return f"{says} (masks by {' and '.join(sorted(names))})" if names else says
+    way = "covered elsewhere"
 
 
 def _edited(prompt: Prompt, way: Way) -> Prompt | None:
@@ -132,10 +120,9 @@ def _edited_volume(ref: VolumeRef, masks: Sequence[MaskRef], way: Way) -> Volume
     named = [[content_hash(mask.path), mask.key, mask.label, mask.axes] for mask in masks]
     code = [file_hash(__file__), file_hash(body.__file__)]  # changed code never meets volumes of the old one
     key = key_of([code, volume_key(ref), named, way])
-    is_picture = read_geometry(ref).shape_zyx[0] == 1  # which NIfTI cannot hold
 
-    def write(path: Path) -> None:
-        volume, rng = read(ref), np.random.default_rng(int(key, 16))
+    def change_of(volume: Volume) -> Callable[[Volume], Array]:
+        rng = np.random.default_rng(int(key, 16))
         region = np.logical_or.reduce([read_mask(mask, like=volume) for mask in masks])
         if not region.any():
             raise _NothingToEdit
@@ -145,29 +132,13 @@ def _edited_volume(ref: VolumeRef, masks: Sequence[MaskRef], way: Way) -> Volume
             raise _NothingToEdit
         if places is not None and way == "covered elsewhere":
             region, places = _filled(places, region.shape), None
-        if is_picture:
-            save_picture(_edited_picture(ref, volume, region, places, int(key, 16)), path)
-        else:
-            save_volume(dataclasses.replace(volume, array=without(volume, region, places, rng)), path)
+        seed = int(rng.integers(1 << 32))  # of the noise of each colour: what is grey stays grey
+        return lambda some: without(some, region, places, np.random.default_rng(seed))
 
     try:
-        path = Cache("occluded").file(key, ".png" if is_picture else ".nii.gz", write)
+        return changed_copy(ref, Cache("occluded"), key, change_of)
     except _NothingToEdit:
         return None
-    return VolumeRef(path=str(path), intensity=ref.intensity)
-
-
-def _edited_picture(ref: VolumeRef, volume: Volume, region: Mask, places: Places | None, seed: int) -> Array:
-    """Return a picture with a region removed in each of its colours, (y, x) or (y, x, colour)."""
-    shown = colours(ref.path)
-    planes = volume.array if shown is None else np.moveaxis(shown, -1, 0)
-    edited = [  # noise of one seed: what is grey stays grey
-        without(dataclasses.replace(volume, array=plane[None]), region, places, np.random.default_rng(seed))[
-            0
-        ]
-        for plane in planes
-    ]
-    return edited[0] if shown is None else np.stack(edited, axis=-1)
 
 
 def without(volume: Volume, region: Mask, places: Places | None, rng: np.random.Generator) -> Array:
@@ -200,28 +171,29 @@ def without(volume: Volume, region: Mask, places: Places | None, rng: np.random.
 
 def beside(volume: Volume, region: Mask) -> Array:
     """Return the distance of each voxel from a region in mm; infinite beyond BLEND_MM and a voxel."""
+    box, away = _near(volume, region, BLEND_MM)
+    result = np.full(region.shape, np.inf, dtype=np.float32)
+    result[box] = away
+    return result
+
+
+def _near(volume: Volume, region: Mask, margin_mm: float) -> tuple[tuple[slice, ...], Array]:
+    """Return a box around a region, and how far each of its voxels is from the region in mm."""
     from scipy import ndimage
 
+    spacing = volume.spacing_mm_zyx
     (tight,) = ndimage.find_objects(region.astype(np.uint8))
-    margins = [int(BLEND_MM / step) + 1 for step in volume.spacing_mm_zyx]
-    box = tuple(
-        slice(max(0, part.start - margin), part.stop + margin)
-        for part, margin in zip(tight, margins, strict=True)
-    )
-    result = np.full(region.shape, np.inf, dtype=np.float32)
-    result[box] = ndimage.distance_transform_edt(~region[box], sampling=volume.spacing_mm_zyx)
-    return result
+    margins = [max(2, int(margin_mm / step) + 1) for step in spacing]
+    sides = zip(tight, margins, strict=True)
+    box = tuple(slice(max(0, part.start - margin), part.stop + margin) for part, margin in sides)
+    return box, ndimage.distance_transform_edt(~region[box], sampling=spacing)
 
 
 def _around(volume: Volume, region: Mask) -> tuple[Array, float]:
     """Return what is around a region, smoothed, at each of its voxels, and the noise of the shell."""
     from scipy import ndimage
 
-    spacing = volume.spacing_mm_zyx
-    (tight,) = ndimage.find_objects(region.astype(np.uint8))
-    margins = [max(2, round(SHELL_MM / step)) for step in spacing]
-    sides = zip(tight, margins, strict=True)
-    box = tuple(slice(max(0, part.start - margin), part.stop + margin) for part, margin in sides)
+    spacing, (box, away) = volume.spacing_mm_zyx, _near(volume, region, SHELL_MM)
     held, inside = volume.array[box].astype(np.float32), region[box]
     if inside.all():  # a shell has no room
         return np.full(int(region.sum()), np.median(volume.array[~region]), dtype=np.float32), 0.0
@@ -229,7 +201,7 @@ def _around(volume: Volume, region: Mask) -> tuple[Array, float]:
     sigma = [SMOOTH_MM / step for step in spacing]
     around = held[tuple(nearest)]
     smooth = ndimage.gaussian_filter(around, sigma)
-    shell = ~inside & (ndimage.distance_transform_edt(~inside, sampling=spacing) <= max(SHELL_MM, *spacing))
+    shell = ~inside & (away <= max(SHELL_MM, *spacing))
     off = (around - smooth)[shell]
     return smooth[inside], MAD_TO_SD * float(np.median(np.abs(off - np.median(off))))
 

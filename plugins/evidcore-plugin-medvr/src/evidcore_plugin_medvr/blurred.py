@@ -3,16 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 
-from evidcore.api import Cache, Condition, Dataset, Prompt, VolumeRef, read
-from evidcore.data import Array, file_hash, read_geometry, save_volume
+from evidcore.api import Cache, Condition, Dataset, Prompt, VolumeRef
+from evidcore.data import Array, changed_copy, file_hash
 from evidcore.data.content import volume_key
-from evidcore.data.pictures import colours, save_picture
 
 
 class Blurred(Condition):
@@ -60,18 +58,5 @@ def squares(voxels: Array, times: int) -> Array:
 @functools.lru_cache(maxsize=4096)
 def _blurred(ref: VolumeRef, times: int) -> VolumeRef:
     """Return a volume in the cache."""
-    is_picture = read_geometry(ref).shape_zyx[0] == 1  # which NIfTI cannot hold
-
-    def write(path: Path) -> None:
-        volume = read(ref)
-        if is_picture:
-            shown = colours(ref.path)  # (y, x, colour)
-            planes = volume.array if shown is None else np.moveaxis(shown, -1, 0)
-            filled = squares(planes, times)
-            save_picture(filled[0] if shown is None else np.moveaxis(filled, 0, -1), path)
-        else:
-            save_volume(dataclasses.replace(volume, array=squares(volume.array, times)), path)
-
     key = [file_hash(__file__), volume_key(ref), times]
-    path = Cache("blurred").file(key, ".png" if is_picture else ".nii.gz", write)
-    return VolumeRef(path=str(path), intensity=ref.intensity)
+    return changed_copy(ref, Cache("blurred"), key, lambda _: lambda volume: squares(volume.array, times))

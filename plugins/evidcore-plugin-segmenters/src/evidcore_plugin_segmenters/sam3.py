@@ -76,7 +76,7 @@ class Sam3(Segmenter):
         """Open a volume; `key` is another where its file has changed."""
         read = volume_cache.read(volume)
         is_hu = volume.intensity == "hu"
-        low, high = self.window_hu if is_hu else volume_cache.intensities(volume).percentile_ends
+        low, high = self.window_hu if is_hu else volume_cache.percentile_ends(volume)
         shares = np.clip((read.array - low) / max(high - low, 1e-6), 0, 1)
         find = functools.partial(self._find, np.rint(255 * shares).astype(np.uint8), volume.path)
         return TextSession(read.shape_zyx, volume.path, find)
