@@ -4,42 +4,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import nibabel
-import numpy as np
 import pytest
+from evidcore_testing.data import save_nifti
 
 from evidcore.api import DataError, VolumeRef, read
 from evidcore.data.nifti import GZIP_MAGIC, HEADER_BYTES
 
-Write = Callable[..., Path]
-
 
 @pytest.fixture
-def reoriented() -> Write:
-    def save(image: nibabel.Nifti1Image, path: Path, axes: str) -> Path:
-        codes = nibabel.orientations.axcodes2ornt(axes)
-        turn = nibabel.orientations.ornt_transform(nibabel.io_orientation(image.affine), codes)
-        nibabel.save(image.as_reoriented(turn), path)
-        return path
-
-    return save
-
-
-@pytest.fixture
-def write(tmp_path: Path, reoriented: Write) -> Write:
-    """Write a (z, y, x) array in body axes as a NIfTI file and return its path."""
-
-    def to_file(
-        array_zyx: np.ndarray,
-        name: str = "scan.nii.gz",
-        spacing_mm_zyx: tuple[float, float, float] = (3.0, 2.0, 1.0),
-        axes: str = "LPS",
-    ) -> Path:
-        dz, dy, dx = spacing_mm_zyx
-        image = nibabel.Nifti1Image(array_zyx.transpose(2, 1, 0), np.diag([-dx, -dy, dz, 1.0]))
-        return reoriented(image, tmp_path / name, axes)
-
-    return to_file
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a (z, y, x) array in body axes."""
+    return lambda array, name="scan.nii.gz", *of, **more: save_nifti(tmp_path / name, array, *of, **more)
 
 
 @pytest.fixture

@@ -38,9 +38,16 @@ def anatomy(volume: Volume, masks: dict[int, np.ndarray]) -> None:
     assert spine > liver, "bone is denser"
 
 
+def reoriented(file: Path, path: Path, axes: str) -> str:
+    image, codes = nibabel.load(file), nibabel.orientations.axcodes2ornt(axes)
+    turn = nibabel.orientations.ornt_transform(nibabel.io_orientation(image.affine), codes)
+    nibabel.save(image.as_reoriented(turn), path)
+    return str(path)
+
+
 @pytest.mark.parametrize("axes", ["RAS", "LPS", "SAL"])
-def test_organs_lie_where_they_belong_in_files_of_any_axes(scan, organs, tmp_path, axes, reoriented):
-    volume = read(VolumeRef(path=str(reoriented(nibabel.load(scan), tmp_path / "scan.nii", axes))))
-    labels = reoriented(nibabel.load(organs), tmp_path / "organs.nii", "LPS")
-    masks = {label: read_mask(MaskRef(path=str(labels), label=label), volume) for label in ORGANS}
+def test_organs_lie_where_they_belong_in_files_of_any_axes(scan, organs, tmp_path, axes):
+    volume = read(VolumeRef(path=reoriented(scan, tmp_path / "scan.nii", axes)))
+    labels = reoriented(organs, tmp_path / "organs.nii", "LPS")
+    masks = {label: read_mask(MaskRef(path=labels, label=label), volume) for label in ORGANS}
     anatomy(volume, masks)

@@ -259,6 +259,10 @@ def test_a_sparse_file_is_not_read_beyond_what_its_header_promises(write, refusa
     tracemalloc.stop()
 
 
+def test_all_members_of_a_packed_file_are_unpacked():
+    assert gunzip(gzip.compress(b"some") + gzip.compress(b"more"), 10**6) == b"somemore"
+
+
 @pytest.mark.parametrize("code", ["sform_code", "qform_code"])
 def test_two_statements_that_do_not_contradict_each_other_are_read(tmp_path, code):
     """A scan in two spaces, rounded numbers, a pixdim that nobody filled in."""

@@ -56,11 +56,6 @@ def environment(wheels, tmp_path_factory):
     return python
 
 
-def test_the_wheel_is_small(wheels):
-    (tour,) = (wheel for wheel in wheels if wheel.name.startswith("evidcore_plugin_tour"))
-    assert tour.stat().st_size <= 4_000_000
-
-
 def test_the_wheel_of_the_core_holds_every_module(wheels):
     (core,) = (wheel for wheel in wheels if wheel.name.startswith("evidcore-"))
     there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "evidcore").rglob("*.py")}

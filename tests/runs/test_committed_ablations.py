@@ -60,41 +60,6 @@ def grpo(recipe):
     return next(stage for stage in recipe.stages if stage.kind == "grpo")
 
 
-FOUR = dict.fromkeys(("evidence-format", "key-slice", "box-overlap", "volume-consistency"), 0.25)
-CHANGED = [
-    ("gain", "gain-1.22", lambda recipe: recipe.stages[2].reweighter["gain"], 1.22),
-    ("bridge_lora", "bridge-lora", lambda recipe: recipe.stages[2].train, ("bridge", "language")),
-    ("ram_arw", "projection+uniform", lambda recipe: recipe.model.bridge["use"], "projection"),
-    ("ram_arw", "projection+uniform", lambda recipe: recipe.stages[2].reweighter["use"], "uniform"),
-    ("consistency", "off", lambda recipe: grpo(recipe).reward[2]["weight"], 0.0),
-    ("consistency", "every-answer", lambda recipe: grpo(recipe).reward[2]["gate"], ""),
-    ("discretisation", "paper", lambda recipe: grpo(recipe).reward[2]["levels"], "paper"),
-    ("medvol_rewards", "delta-2", lambda recipe: grpo(recipe).reward[2]["delta"], 2),
-    ("medvol_rewards", "paper", rewards, FOUR),
-    ("medvol_cold_start", "steps-2800", lambda recipe: recipe.stages[1].steps, 2800),
-    ("medvol_cold_start", "half-the-patients", lambda recipe: recipe.stages[1].data[0].patient_fraction, 0.5),
-    ("emrl", "slice", lambda recipe: grpo(recipe).reward[3]["bind"], "slice"),
-    ("emrl", "finding", lambda recipe: "report-findings" in rewards(recipe), False),
-    ("emrl", "key-slice", lambda recipe: "key-slice" in rewards(recipe), True),
-    ("medvr", "text", lambda recipe: grpo(recipe).rollout["max_tool_calls"], 0),
-    ("medvr", "zoom", lambda recipe: grpo(recipe).rollout["max_tool_calls"], 1),
-    ("medvr", "evr", lambda recipe: grpo(recipe).rollout["use"], "entropy-regrounding"),
-    ("medvr", "cca", lambda recipe: len(grpo(recipe).reward), 3),
-    ("medvr_gamma", "gamma-2", lambda recipe: grpo(recipe).rollout["gamma"], 2.0),
-    ("medvr_gamma", "true-boxes", lambda recipe: recipe.tasks["look"]["boxes"], "findings"),
-    ("views", "drr", lambda recipe: recipe.model.view["use"], "drr"),
-    (
-        "views", "drr", lambda recipe: recipe.stages[0].options["view"]["use"], "drr",
-    ),  # it learns from that too
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "arm", "read", "value"), CHANGED)
-def test_an_arm_changes_what_it_is_called_after(ablations, name, arm, read, value):
-    (item,) = (item for item in ablations if item.name == name)
-    assert read(item.cell_recipe(arm, 17)) == value
-
-
 def test_each_reward_of_medvol_is_left_out_by_the_arm_of_its_name(ablations):
     (item,) = (item for item in ablations if item.name == "medvol_rewards")
     whole = item.cell_recipe("all", 17)

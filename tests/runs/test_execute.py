@@ -10,7 +10,7 @@ import pytest
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.folder import read_lines
-from evidcore.runs.inputs import after, hashed_inputs, inputs_hash
+from evidcore.runs.inputs import hashed_inputs, inputs_hash
 
 pytestmark = pytest.mark.slow
 
@@ -246,10 +246,3 @@ def test_a_fit_of_the_language_model_depends_on_the_findings_of_every_data_set(r
     keys = [inputs_hash(hashed_inputs(assembled(more), more.stages[place], lock, {})) for place in (0, 1)]
     assert keys[0] == key(recipe, 0)
     assert keys[1] != key(recipe, 1)
-
-
-def test_what_stands_after_a_stage(recipe):
-    result = {}
-    for index, stage in enumerate(recipe.stages):
-        result = after(stage, str(index), result)
-    assert result == {"encoder": "0", "language": "1", "model": "3"}

@@ -1,5 +1,4 @@
 import errno
-import json
 
 import pytest
 
@@ -23,14 +22,6 @@ def test_what_is_no_run_is_answered_with_the_nearest(tmp_path):
         open_run(run.path.with_name(run.path.name + "x"))
     with pytest.raises(RunError, match=rf"The newest there: {run.path}"):
         open_run(tmp_path / "r")
-
-
-def test_status_is_written_whole(tmp_path):
-    run = RunFolder(tmp_path)
-    assert run.status() == {}
-    run.set_status("failed", stage="03-sft", step=4, message="why")
-    found = json.loads((tmp_path / "STATUS").read_text())
-    assert (found["state"], found["stage"], found["step"], found["message"]) == ("failed", "03-sft", 4, "why")
 
 
 @pytest.mark.slow

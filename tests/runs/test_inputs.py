@@ -45,9 +45,3 @@ def test_the_data_set_that_another_stands_on_counts_too():
     table = {"use": "mask-questions", "source": {"use": "implant", "source": {"use": "folder", "path": "."}}}
     names = [offer.name for offer, _ in inputs.named_tables("dataset", table)]
     assert names == ["mask-questions", "implant", "folder"]
-
-
-def test_a_component_inside_a_table_is_found_by_its_kind():
-    table = {"use": "report-consistency", "scorer": {"use": "findings-f1"}}
-    named = [(offer.kind, offer.name) for offer, _ in inputs.named_tables("reward", table)]
-    assert named == [("reward", "report-consistency"), ("scorer", "findings-f1")]

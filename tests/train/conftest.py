@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from evidcore_plugin_encoders.testing import VIEW, tiny_vlm
+from evidcore_plugin_encoders.testing import VIEW, seeing_vlm, tiny_vlm
+from evidcore_testing.checks_reward import Letters
 from evidcore_testing.fixtures import language_folder as language_folder
 from evidcore_testing.fixtures import volume_cases
 from evidcore_testing.models import tiny_vision_language
-from transformers import AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoModelForImageTextToText
 from transformers.utils import logging
 
 from evidcore.api import Case, Reward, Score
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
-from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSet, PromptSource
@@ -44,13 +44,6 @@ class Heard:
 
     def rollouts_judged(self, step, groups):
         self.groups.append(list(groups))
-
-
-class Letters(Reward):
-    """The share of letters in an answer: sampled answers differ in it."""
-
-    def __call__(self, rollouts, earlier):
-        return [Score(value=share_of_letters(rollout.text)) for rollout in rollouts]
 
 
 def share_of_letters(text: str) -> float:
@@ -113,14 +106,8 @@ def qwen(folder: Path, kind: str, **given: Any) -> tuple[VolumeVLM, VolumeProces
     language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, kind))
     for weight in language.parameters():
         weight.data = weight.data.bfloat16().float()
-    encoder = {"use": "published-vision", "size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
-    vision = language.config.vision_config.to_dict()
-    built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
-    built.load_from(language)
-    return assemble.assemble(
-        language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
-        bridge_table={"use": "published-tokens"}, view_table=dict(VIEW), **given,
-    )  # fmt: skip
+    eyes = {"size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
+    return seeing_vlm(folder, eyes=eyes, model=language, **given)
 
 
 # arguments of a stage that are none of its settings

@@ -194,14 +194,6 @@ def test_a_gate_counts_a_reward_only_where_the_other_scored_above_0(rollouts, ga
     assert RewardComposer(rewards)(rollouts).counted["gated"] == pytest.approx(counted)
 
 
-def test_the_recorded_total_weighs_a_gated_reward_too(rollouts):
-    gate = named([1.0] * 6, "gate", weight=0.5)
-    gated = named([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "gated", weight=0.25, gate="gate")
-    lines = record(RewardComposer([gate, gated])(rollouts), [gate, gated], rollouts, 3)
-    totals = [item["total"] for line in lines for item in line["rollouts"]]
-    assert totals == pytest.approx([0.525, 0.55, 0.575, 0.6, 0.625, 0.65])
-
-
 def test_each_reward_sees_the_verdicts_before_it(rollouts):
     first, second = named([1.0] * 6, "first"), named([None] * 6, "second")
     third = named([0.0] * 6, "third")

@@ -196,41 +196,15 @@ class LooksOnce(RolloutStrategy):
         return sampler.sample(episodes)
 
 
-class Forks(RolloutStrategy):
-    """Every second answer is the one before it, written anew from its third token on."""
-
-    def __call__(self, sampler, prompts, answers_per_prompt):
-        whole = sampler.sample([Episode(prompt=one) for one in prompts for _ in range(answers_per_prompt)])
-        forks = sampler.sample([sampler.fork(each, 2) for each in whole[::2]])
-        return [each for pair in zip(whole[::2], forks, strict=True) for each in pair]
-
-
-@pytest.fixture
-def one_step(bench):
-    """Return a function that trains a step with a strategy; it gives the trainer and the answers told."""
-
-    def train(strategy):
-        trainer = bench.grpo_trainer(
-            rewards=[bench.letters(), NamedReward(name="silent", reward=bench.Silence())], strategy=strategy,
-            steps=1, prompts_per_step=2, max_new_tokens=60, trl={"beta": 0.01},
-        )  # fmt: skip
-        stage.train(trainer, bench.folder, resume=False)
-        answers = [answer for group in trainer.announce.groups[0] for answer in group["rollouts"]]
-        assert [one["length"] for one in answers] == [len(each.ids) for each in trainer.episodes]
-        return trainer, answers
-
-    return train
-
-
 @pytest.mark.slow
-def test_the_parents_of_forks_are_told(one_step):
-    _, answers = one_step(Forks())
-    assert [one["parent"] for one in answers] == [None, (0, 2), None, (2, 2)] * 2
-
-
-@pytest.mark.slow
-def test_a_model_that_is_shown_more_trains_on_its_own_words_and_sees_the_crop(bench, one_step):
-    trainer, answers = one_step(LooksOnce("e"))
+def test_a_model_that_is_shown_more_trains_on_its_own_words_and_sees_the_crop(bench):
+    trainer = bench.grpo_trainer(
+        rewards=[bench.letters(), NamedReward(name="silent", reward=bench.Silence())], steps=1,
+        strategy=LooksOnce("e"), prompts_per_step=2, max_new_tokens=60, trl={"beta": 0.01},
+    )  # fmt: skip
+    stage.train(trainer, bench.folder, resume=False)
+    answers = [answer for group in trainer.announce.groups[0] for answer in group["rollouts"]]
+    assert [one["length"] for one in answers] == [len(each.ids) for each in trainer.episodes]
     assert {len(episode.crops) for episode in trainer.episodes} == {0, 1}
     batch, processor = trainer._buffered_inputs[0], trainer.processing_class
     image = processor.image_processor.tokens(bench.source()[0].prompt.crops()[0])

@@ -14,6 +14,7 @@ import pytest
 import timm
 import torch
 import yaml
+from evidcore_plugin_encoders.testing import seeing_vlm
 from evidcore_plugin_hub.export import as_published, export_run, widen
 from evidcore_plugin_hub.redaction import WITHHELD
 from evidcore_plugin_pages.jinja import NOTICE
@@ -25,11 +26,9 @@ from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
 from evidcore.errors import RunError
 from evidcore.model import assemble
-from evidcore.model.language import Pretrained
 from evidcore.model.parts import AdaptedLinear, unpacked
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
-from evidcore.registry import factory
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import run, start
 
@@ -240,15 +239,8 @@ def test_a_model_of_parts_has_no_published_form(small_run, tmp_path):
 
 def taken_apart(folder, size, **given):
     """The model of a folder as this package puts it together."""
-    language, tokenizer = Pretrained(folder=str(folder)).load()
-    table = {"use": "published-vision", "size": size, "windows": [[-1000, 400]]}
-    vision = {"vision": assemble.vision_of(language.config)}
-    encoder = factory.build("encoder", table, given=vision, where="model.encoder")
-    encoder.load_from(language)
-    return assemble.assemble(
-        language, tokenizer, encoder, encoder_table=table, bridge_table={"use": "published-tokens"},
-        view_table={"use": "slices", "slices": 3}, **given,
-    )  # fmt: skip
+    eyes, view = {"size": size, "windows": [[-1000, 400]]}, {"use": "slices", "slices": 3}
+    return seeing_vlm(folder, eyes=eyes, view=view, **given)
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,6 @@ def test_a_token_that_reaches_into_an_abnormal_sentence_belongs_to_it():
     assert Abnormality(gain=2.0)(TEXT, SPANS, [(11, 14), (10, 13)]) == [2.0, 1.0]
 
 
-def test_text_without_labels_is_left_alone():
-    assert Abnormality()(TEXT, (), [(0, 31)]) == [1.0]
-
-
 def test_it_keeps_the_contract_of_a_reweighter():
     check_reweighter(Abnormality())
 

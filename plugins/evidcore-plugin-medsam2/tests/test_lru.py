@@ -19,9 +19,3 @@ def test_the_least_recently_used_leaves_first(sizes, left, size_bytes):
             cache.put(key, size, size)
     assert [key for key in "abc" if cache.get(key) is not None] == list(left)
     assert cache.bytes == size_bytes
-
-
-def test_nothing_is_cached_at_a_limit_of_nothing():
-    cache = LruCache(0)
-    cache.put("a", 1, 1)
-    assert (cache.get("a"), cache.bytes) == (None, 0)

@@ -10,11 +10,6 @@ def test_a_window_becomes_256_greys_rounded():
     assert greys(values, -160, 240).tolist() == [[0, 0, 1, 128, 254, 255, 255]]
 
 
-def test_bytes_stay_as_they_are():
-    values = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    np.testing.assert_array_equal(greys(values, 0, 255), values)
-
-
 def test_a_slice_is_resized_as_an_rgb_picture_would_be():
     shown = np.random.default_rng(0).integers(0, 256, (40, 30)).astype(np.uint8)
     result = pixels(shown, 64)

@@ -8,9 +8,8 @@ from evidcore_testing.data import save_nifti
 from seeded import SMALL_PX, seeded_model, small_config
 from stock import StockSession
 
-from evidcore.api import Box, DataError, VolumeRef, find
+from evidcore.api import Box, DataError, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt
-from evidcore.registry.factory import build
 
 SHAPE = (7, 60, 90)
 BOX = BoxPrompt(box=Box(z=3, y0=20, y1=40, x0=30, x1=60))
@@ -45,13 +44,6 @@ def test_it_keeps_the_contract(home):
     shown = np.zeros(SHAPE[1:], dtype=bool)
     shown[22:38, 34:56] = True
     check_segmenter(segmenter(home), scan(home), [BOX, POINT, MaskPrompt(z=1, mask=shown)])
-
-
-def test_it_is_offered_and_built_from_a_table(home):
-    table = {"use": "medsam2", "folder": "small", "window_hu": [-200, 300], "propagate": "box"}
-    made = build("segmenter", table, given={"recipe_folder": home, "cache_folder": home}, where="segmenter")
-    assert made.session(scan(home)).mask([BOX]).any()
-    assert find("segmenter", "medsam2").package == "evidcore-plugin-medsam2"
 
 
 def test_a_mask_is_what_the_stock_session_finds_in_the_windowed_volume(home, values):
@@ -140,11 +132,6 @@ def test_volumes_of_equal_content_share_what_is_kept(home, tmp_path):
     assert encoded.count == SHAPE[0]
     made.session(scan(home, intensity="arbitrary")).mask([BOX])
     assert encoded.count == 2 * SHAPE[0]
-
-
-def test_the_window_of_intensities_is_an_option(home):
-    wide = segmenter(home, window_hu=(-1000.0, 1000.0)).session(scan(home))
-    assert (wide.mask([BOX]) != segmenter(home).session(scan(home)).mask([BOX])).any()
 
 
 def test_arbitrary_intensities_are_shown_by_their_percentiles(home, tmp_path, values):

@@ -6,24 +6,22 @@ import string
 
 import pytest
 import torch
-from evidcore_plugin_encoders.testing import VIEW, tiny_vlm
+from evidcore_plugin_encoders.testing import seeing_vlm, tiny_vlm
 from evidcore_plugin_medvr.regrounding import EntropyRegrounding
 from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_testing import tiny_language, volume_case
 from evidcore_testing.checks_reward import Letters
 from evidcore_testing.models import tiny_vision_language
-from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from evidcore.api import Episode
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
 from evidcore.contracts.stage import NullSink
-from evidcore.model import assemble, generation
+from evidcore.model import generation
 from evidcore.model.policy import sampling_of
 from evidcore.prompts.rows import PromptSet, PromptSource
-from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
 from evidcore.train.sampler import InProcess, PolicySampler, parents, run_strategy
 from evidcore.train.settings import GrpoSettings
@@ -92,14 +90,8 @@ def made(request, tmp_path):
     folder = tmp_path / "language"
     if request.param == "volume":
         return tiny_vlm(tiny_language(folder), sharpness=3.0)
-    language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, request.param))
-    encoder = {"use": "published-vision", "size": 64 if request.param == "qwen3_vl" else 56, "slices": 2}
-    vision = language.config.vision_config.to_dict()
-    built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
-    return assemble.assemble(
-        language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
-        bridge_table={"use": "published-tokens"}, view_table=dict(VIEW),
-    )  # fmt: skip
+    eyes = {"size": 64 if request.param == "qwen3_vl" else 56, "slices": 2}
+    return seeing_vlm(tiny_vision_language(folder, request.param), eyes=eyes)
 
 
 @pytest.fixture

@@ -16,14 +16,10 @@ def test_a_lane_places_value_interval_and_lines_on_its_axis():
     assert "75.0 %" in drawn
 
 
-def test_differences_have_zero_in_the_middle_and_a_sign():
+def test_differences_have_zero_in_the_middle_and_a_sign_and_without_an_interval_none_is_drawn():
     drawn = lanes([Lane(label="m", value=-0.042)], start=-1.0, stop=1.0, unit="points", caption="")
     assert re.search(r'x1="50.00%" x2="50.00%"[^>]*class="zero"', drawn)
     assert "\N{MINUS SIGN}4.2" in drawn
-
-
-def test_a_lane_without_an_interval_draws_none():
-    drawn = lanes([Lane(label="m", value=0.5)], start=0.0, stop=1.0, unit="rate", caption="")
     assert "spread" not in drawn
 
 

@@ -16,7 +16,7 @@ from evidcore_plugin_phantoms.implant.planting import (
     draw,
     filled,
 )
-from evidcore_plugin_phantoms.implant.tissue import NoPlace, autocovariance, noise_like, point_spread_mm
+from evidcore_plugin_phantoms.implant.tissue import NoPlace, autocovariance, point_spread_mm
 from evidcore_plugin_tables.folder import Folder
 from evidcore_testing import check_dataset
 from evidcore_testing.data import save_nifti
@@ -186,16 +186,6 @@ def test_the_edge_falls_monotonously_over_the_scans_own_point_spread(blur_mm):
     assert steepest <= height * 1.1 / (np.sqrt(2 * np.pi) * blur_mm)
     inner = in_memory(np.full((6, 30, 30), 40.0))  # without skin, the assumed sharpness
     assert point_spread_mm(inner) == pytest.approx(1.2 / 2.3548, rel=1e-3)
-
-
-def test_noise_is_drawn_with_the_covariance_that_was_measured():
-    field = correlated(15.0, 2.5, (20, 80, 80), SPACING, seed=1)
-    covariance = autocovariance(field, np.ones(field.shape, bool), SPACING)
-    drawn = noise_like(covariance, (20, 80, 80), np.random.default_rng(2))
-    assert drawn.std() == pytest.approx(15.0, rel=0.1)
-    again = autocovariance(drawn, np.ones(drawn.shape, bool), SPACING)
-    centre = tuple(extent // 2 for extent in covariance.shape)
-    assert np.abs(again - covariance).max() < 0.1 * covariance[centre]
 
 
 def test_autocovariance_agrees_with_a_plain_count_over_pairs():

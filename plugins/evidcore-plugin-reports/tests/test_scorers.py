@@ -77,10 +77,6 @@ def test_a_text_is_read_once_and_an_unread_one_again():
     assert labeler.asked == [think, "?", report, "?"]
 
 
-def test_a_finding_and_its_denial_do_not_agree():
-    assert FindingsF1()(["There is emphysema."], ["There is no emphysema."]) == [0.0]
-
-
 def test_details_are_compared_where_the_reference_knows_them_and_both_affirm():
     known = [
         Finding(name="cyst", side="both", malignant=False, location="kidney"),

@@ -1,10 +1,9 @@
 import itertools
-import logging
 
 import pytest
 import torch
 from evidcore_plugin_reports.testing import tiny_reward_model, tiny_text_encoder
-from evidcore_plugin_reports.text_models import Pretrained, TextModel, fits, passes
+from evidcore_plugin_reports.text_models import Pretrained, TextModel, passes
 from evidcore_testing import tiny_language
 
 from evidcore.errors import DataError, RunError
@@ -92,13 +91,3 @@ def test_passes_hold_every_text_once_within_the_budget(budget):
     if budget == 20:
         assert groups == [[4, 1, 3, 6, 7], [0, 2], [5]]  # 5 texts of at most 4, 2 of at most 9, one of 12
     assert list(passes([], budget)) == []
-
-
-def test_a_text_that_is_too_long_is_refused_or_told(caplog):
-    texts = [[1] * 9, [1] * 4, [1] * 12]
-    with pytest.raises(DataError, match="scorer x: a text of 12 tokens is longer than the 8 that may be"):
-        fits(texts, 8, Pretrained(folder="a"), "scorer x")
-    with caplog.at_level(logging.WARNING):
-        told = fits(texts, 8, Pretrained(folder="a", too_long="unscored"), "scorer x")
-    assert told == [False, True, False]
-    assert "2 of 3 texts are longer than 8 tokens and unscored; the longest has 12" in caplog.text

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from evidcore_plugin_segmenters.audit.oracle import key_slice, oracle_boxes, reachable, ways_to_ask
-from evidcore_plugin_segmenters.regions import moved, parts, tight_box
+from evidcore_plugin_segmenters.regions import moved, parts
 
 from evidcore.api import Box
 
@@ -22,12 +22,6 @@ def truth():
 def test_the_oracle_boxes_the_parts_of_the_slice_that_shows_most():
     assert key_slice(truth()) == 3
     assert oracle_boxes(truth()) == (Box(z=3, y0=4, y1=16, x0=5, x1=15), Box(z=3, y0=20, y1=28, x0=30, x1=38))
-
-
-def test_a_tight_box_holds_every_voxel_and_no_smaller_one_does():
-    region = np.zeros((9, 9), dtype=np.bool_)
-    region[[2, 5, 4], [7, 1, 3]] = True
-    assert tight_box(region, 6) == Box(z=6, y0=2, y1=6, x0=1, x1=8)
 
 
 def test_a_perfect_propagation_finds_the_parts_that_meet_a_box():

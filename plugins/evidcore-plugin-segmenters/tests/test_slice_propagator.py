@@ -90,16 +90,6 @@ def test_it_keeps_the_contract_of_what_can_be_fitted(balls, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_was_saved_finds_the_same(balls, fitted):
-    segmenter, folder, _ = fitted
-    truth, ref = truth_of(balls[6]), balls[6].volumes[0]
-    asked = [MaskRequest(prompts=(prompt,)) for prompt in prompts_from(truth)]
-    once = segmenter.session(ref).masks(asked)
-    named = SlicePropagator(folder.parent, pretrained=folder.name, **SMALL).session(ref).masks(asked)
-    assert all(np.array_equal(item, other) for item, other in zip(once, named, strict=True))
-
-
-@pytest.mark.slow
 def test_equal_prompts_of_a_call_run_once_and_all_prompts_side_by_side(balls, fitted):
     segmenter, _, _ = fitted
     truth = truth_of(balls[6])

@@ -9,7 +9,7 @@ import sys
 import pytest
 from evidcore_plugin_audit.external import NAME as STAGE
 from evidcore_plugin_tour.shipped import MADE, MODELS, RECIPE, SCAN, TASK, TRAINING, WORDS
-from evidcore_plugin_tour.side_by_side import ending, figures, first_sentence
+from evidcore_plugin_tour.side_by_side import ending, first_sentence
 from safetensors import safe_open
 
 from evidcore.recipe import load
@@ -167,7 +167,3 @@ def test_a_tour_that_is_told_to_stop_leaves_no_page(tmp_path):
         process.communicate()
     assert process.returncode in (143, -signal.SIGTERM)
     assert not (tmp_path / "runs" / "tour").exists()
-
-
-def test_figures_name_every_showing():
-    assert list(figures(result(1.0, 0.5, "Seen.")))[:4] == ["own", "other-patient", "blank", "twin"]

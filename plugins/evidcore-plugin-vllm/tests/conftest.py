@@ -5,18 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from evidcore_plugin_encoders.testing import tiny_vlm
+from evidcore_plugin_encoders.testing import seeing_vlm, tiny_vlm
 from evidcore_plugin_vllm.engine import Vllm
 from evidcore_plugin_vllm.weights import write_whole
 from evidcore_testing.fixtures import language_folder as language_folder
 from evidcore_testing.fixtures import volume_cases
 from evidcore_testing.models import tiny_vision_language
 from PIL import Image
-from transformers import AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils import logging
 
 from evidcore.api import Case, Prompt, TextPart, VolumeRef
-from evidcore.model import assemble
 from evidcore.model.policy import sampling_of
 from evidcore.registry import factory
 from evidcore.train.sampler import PolicySampler
@@ -43,15 +41,8 @@ def seeing_folder(tmp_path_factory):
 @pytest.fixture
 def seeing_model(seeing_folder, tmp_path):
     """Give Qwen2.5-VL, tiny, as a run assembles it, and a prompt about each of two photographs."""
-    language = AutoModelForImageTextToText.from_pretrained(seeing_folder)
-    table = {"use": "published-vision", "size": 112, "slices": 1, "windows": []}
-    vision = assemble.vision_of(language.config)
-    encoder = factory.build("encoder", table, given={"vision": vision}, where="test")
-    encoder.load_from(language)
-    model, processor = assemble.assemble(
-        language, AutoTokenizer.from_pretrained(seeing_folder), encoder, encoder_table=table,
-        bridge_table={"use": "published-tokens"}, view_table={"use": "image"},
-    )  # fmt: skip
+    eyes = {"size": 112, "slices": 1, "windows": []}
+    model, processor = seeing_vlm(seeing_folder, eyes=eyes, view={"use": "image"})
     view = factory.build("view", {"use": "image"}, given={}, where="test")
     rng, shown = np.random.default_rng(0), []
     for number in range(2):

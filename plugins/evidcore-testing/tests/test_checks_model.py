@@ -115,7 +115,7 @@ def reads_weights(self):
 
 def anchor_in_a_parameter(self):
     del self.scale
-    self.scale = nn.Parameter(torch.ones(1))
+    self.scale = nn.Parameter(torch.ones(1), requires_grad=False)
 
 
 def anchor_moves(self, patches):

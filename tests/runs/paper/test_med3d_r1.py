@@ -106,11 +106,6 @@ def test_a_recipe_that_runs_here_has_a_plan_too(name, tmp_path):
     assert "linear-probe" not in asking
 
 
-def test_plan_says_what_is_assumed(planned):
-    sft, grpo = planned["stages"][0], planned["stages"][3]
-    assert grpo["lengths"]["ground"] == sft["lengths"]["ground"] == "assumed"
-
-
 def test_plan_lists_the_downloads_of_the_sets_in_use_with_size_and_licence(planned):
     downloads = "\n".join(planned["downloads"])
     assert "CT-RATE" in downloads

@@ -1,4 +1,4 @@
-"""A whole vision-language model that is tiny and real, for tests: its encoder is `vit3d`."""
+"""Whole vision-language models that are tiny and real, for tests: with the encoder `vit3d`, or with eyes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,4 +45,23 @@ def tiny_vlm(
     return assemble.assemble(
         language, tokenizer, encoder, encoder_table=table, bridge_table=dict(bridge),
         view_table=dict(VIEW),
+    )  # fmt: skip
+
+
+def seeing_vlm(
+    folder: Path, *, eyes: Mapping[str, Any], view: Mapping[str, Any] = VIEW, model: Any = None, **given: Any
+) -> tuple[VolumeVLM, VolumeProcessor]:
+    """Give what `tiny_vision_language` wrote as a run assembles it, and its processor.
+
+    `eyes` are options of its encoder, `model` is the same, loaded, and `given` goes on to `assemble`.
+    """
+    from transformers import AutoModelForImageTextToText, AutoTokenizer
+
+    language = model or AutoModelForImageTextToText.from_pretrained(folder)
+    table, vision = {"use": "published-vision", **eyes}, assemble.vision_of(language.config)
+    encoder = factory.build("encoder", table, given={"vision": vision}, where="seeing_vlm")
+    encoder.load_from(language)
+    return assemble.assemble(
+        language, AutoTokenizer.from_pretrained(folder), encoder, encoder_table=table,
+        bridge_table={"use": "published-tokens"}, view_table=dict(view), **given,
     )  # fmt: skip
