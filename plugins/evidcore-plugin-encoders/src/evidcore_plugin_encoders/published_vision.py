@@ -10,6 +10,7 @@ Together with the language model of the same checkpoint they are that model: sam
    InternVL, LLaVA, SmolVLM, LFM2-VL, Mistral 3 and what else transformers loads are one component.
 """
 
+import contextlib
 import inspect
 import json
 import math
@@ -22,6 +23,7 @@ from annotated_types import Ge
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING
 
 from evidcore.api import Bridge, Encoder, EncoderInput, Language, Patches
 from evidcore.contracts import Grid
@@ -31,11 +33,15 @@ from evidcore_plugin_encoders.qwen_vision import COLOURS, QwenMergers, QwenTower
 
 Vision = Mapping[str, Any]
 SOFT_TISSUE = ((-160.0, 240.0),)  # HU
+REMEDY = "Take another model, or another encoder and bridge."
 USUAL_PIXELS = 448  # where a tower takes any size
 # settings of image processors that would cut a picture into several
-WHOLE = {"do_image_splitting": False, "crop_to_patches": False, "do_pan_and_scan": False}
+WHOLE = dict.fromkeys(("do_image_splitting", "crop_to_patches", "do_pan_and_scan", "slice_mode"), False)
+WHOLE |= {"vision_input_type": "vanilla"}  # Perception LM's name of it
 BEFORE, BEHIND = "before-6d1", "behind-6d1"
 TEXT_PARTS = ("language_model", "text_model")
+# what our model gives its language model too
+GIVEN = ("inputs_embeds", "position_ids", "attention_mask", "past_key_values")
 
 
 class PublishedVision(Encoder):
@@ -59,11 +65,14 @@ class PublishedVision(Encoder):
         kind = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
         if kind is None or not name or config.model_type in COLOURS:
             return {}
-        if not hasattr(transformers.MODEL_MAPPING[type(config)], "get_image_features"):
+        inner, text_config = transformers.MODEL_MAPPING[type(config)], config.get_text_config()
+        if inner is kind or not hasattr(inner, "get_image_features"):
             text = f"model.language: {kind.__name__} takes in its pictures otherwise than among the words."
-            raise RecipeError(f"{text} Take another model, or another encoder and bridge.")
-        size = getattr(getattr(config, "vision_config", None), "image_size", USUAL_PIXELS)
-        side = size if isinstance(size, int) else int(size[0])
+            raise RecipeError(f"{text} {REMEDY}")
+        for name_of_kind in getattr(text_config, "layer_types", None) or ():
+            if not hasattr(DYNAMIC_LAYER_TYPE_MAPPING.get(name_of_kind), "batch_select_indices"):
+                text = f"model.language: what layers {name_of_kind!r} of {kind.__name__} remember of a prompt"
+                raise RecipeError(f"{text} is not kept for several answers. Take another model.")
         options = {"revision": getattr(language, "revision", None), "local_files_only": True}
         try:
             processor = transformers.AutoProcessor.from_pretrained(name, **options)
@@ -71,9 +80,12 @@ class PublishedVision(Encoder):
             images["image_processor_type"] = type(processor.image_processor).__name__
             token_id = getattr(config, "image_token_id", None) or config.image_token_index
             image_token = processor.tokenizer.convert_ids_to_tokens(int(token_id))
+            cropped = (images.get("crop_size") or {}).get("height", USUAL_PIXELS)
+            size = getattr(getattr(config, "vision_config", None), "image_size", cropped)
+            side = size if isinstance(size, int) else int(size[0])
             with torch.device("cpu"):  # a model's shape is built on another one
                 picture = _picture(processor, image_token, _image_processor(images), side)
-        except (OSError, ValueError, AttributeError) as cause:
+        except (OSError, ValueError, AttributeError, ImportError) as cause:
             raise RecipeError(
                 f"model.language: the processor of {name!r} shows no picture ({str(cause).splitlines()[0]}). "
                 "Put processor_config.json, preprocessor_config.json and chat_template.jinja of the "
@@ -83,7 +95,8 @@ class PublishedVision(Encoder):
             "config": json.loads(config.to_json_string()), "image_processor": images, "side": side,
             "tokens": picture.count(image_token), "picture": picture, "image_token": image_token,
             "masks_by": kind.__name__ if hasattr(kind, "create_masks_for_generate") else "",
-            "text_width": config.get_text_config().hidden_size,
+            "text_width": text_config.hidden_size, "image_token_id": int(token_id),
+            "picture_ids": processor.tokenizer(picture, add_special_tokens=False)["input_ids"],
         }  # fmt: skip
 
     def __init__(
@@ -142,6 +155,8 @@ class PublishedVision(Encoder):
     def load_from(self, published: nn.Module) -> None:
         """Take the weights of the tower, and of the projector where it belongs to it."""
         _copy(self, published, "model.encoder")
+        if isinstance(self.eyes, WholeModel):
+            self.eyes.refuse_other_inputs(published)
 
 
 class PublishedTokens(Bridge):
@@ -209,6 +224,7 @@ class WholeModel(nn.Module):
         self.images = _image_processor(published["image_processor"])
         self.side_pixels, self.multiple_px = published["side"], None
         self.width, self.tokens = published["text_width"], published["tokens"]
+        self.ids, self.image_id = published.get("picture_ids"), published.get("image_token_id")
         given = dict(published["config"])
         config = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
         text = config.get_text_config()
@@ -223,6 +239,10 @@ class WholeModel(nn.Module):
                 self.model = build(config, dtype=torch.float32).model
         for name in TEXT_PARTS:
             if hasattr(self.model, name):
+                if type(text) not in transformers.MODEL_MAPPING:  # a checkpoint is read through it
+                    transformers.AutoModel.register(
+                        type(text), type(getattr(self.model, name)), exist_ok=True
+                    )
                 setattr(self.model, name, None)
 
     def side(self, size: int | None) -> int:
@@ -255,13 +275,51 @@ class WholeModel(nn.Module):
         output = self.model.get_image_features(**{key: given[key] for key in given if key in known})
         return torch.cat([item.flatten(0, -2) for item in output.pooler_output])
 
+    @torch.no_grad()
+    def refuse_other_inputs(self, published: Any) -> None:
+        """Show the class a picture, and compare what its language model is given with what ours would be.
+
+        Raises:
+            RunError: if it is given more, or other embeddings; names it.
+        """
+        seen: dict[str, Any] = {}
+
+        def keep(_module: Any, _args: Any, given: dict[str, Any]) -> None:
+            seen.update(given)
+            raise _Reached
+
+        side, ids = self.side_pixels, torch.tensor([self.ids])
+        picture, is_image = torch.linspace(0, 1, 3 * side**2).reshape(3, side, side), ids == self.image_id
+        shown = {**self.images(images=[picture], return_tensors="pt", do_rescale=False)}
+        shown |= dict.fromkeys(("token_type_ids", "mm_token_type_ids"), is_image.long())
+        known = inspect.signature(published.forward).parameters
+        hook = published.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
+        with hook, contextlib.suppress(_Reached):
+            published(input_ids=ids, **{key: shown[key] for key in shown if key in known})
+        others = [key for key in seen if key not in GIVEN and isinstance(seen[key], Tensor | dict | list)]
+        if isinstance(positions := seen.get("position_ids"), Tensor) and len(positions) > 3:
+            others.append(f"positions along {len(positions)} axes")
+        if not others:
+            words = published.get_input_embeddings()(ids)
+            ours = words.masked_scatter(is_image[..., None], self.eval()(picture[None]))
+            if (seen["inputs_embeds"] - ours).abs().max() > 1e-3 * ours.abs().max():
+                others.append("embeddings of its own")
+        if others:
+            name, more = type(published).__name__, ", ".join(others)
+            text = f"model.language: {name} also gives its language model {more}, beside words and pictures."
+            raise RunError(f"{text} {REMEDY}")
+
+
+class _Reached(Exception):  # no error: ends a pass before the language model's layers
+    """The language model was called."""
+
 
 def _picture(processor: Any, image_token: str, images: Any, side: int) -> str:
     """Return how a picture stands in a text: by showing a black one."""
     processor.image_processor = images
     parts = [{"type": "text", "text": BEFORE}, {"type": "image"}, {"type": "text", "text": BEHIND}]
     chat = processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False)
-    ids = processor(text=[chat], images=[Image.new("RGB", (side, side))])["input_ids"][0]
+    ids = processor(text=[chat], images=[Image.new("RGB", (side, side))], return_tensors="pt")["input_ids"][0]
     text = processor.tokenizer.decode(ids, skip_special_tokens=False)
     picture: str = text.partition(BEFORE)[2].partition(BEHIND)[0]
     if image_token not in picture:
