@@ -10,7 +10,6 @@ Together with the language model of the same checkpoint they are that model: sam
    InternVL, LLaVA, SmolVLM, LFM2-VL, Mistral 3 and what else transformers loads are one component.
 """
 
-import contextlib
 import inspect
 import json
 import math
@@ -40,8 +39,6 @@ WHOLE = dict.fromkeys(("do_image_splitting", "crop_to_patches", "do_pan_and_scan
 WHOLE |= {"vision_input_type": "vanilla"}  # Perception LM's name of it
 BEFORE, BEHIND = "before-6d1", "behind-6d1"
 TEXT_PARTS = ("language_model", "text_model")
-# what our model gives its language model too
-GIVEN = ("inputs_embeds", "position_ids", "attention_mask", "past_key_values")
 
 
 class PublishedVision(Encoder):
@@ -69,10 +66,10 @@ class PublishedVision(Encoder):
         if inner is kind or not hasattr(inner, "get_image_features"):
             text = f"model.language: {kind.__name__} takes in its pictures otherwise than among the words."
             raise RecipeError(f"{text} {REMEDY}")
-        for name_of_kind in getattr(text_config, "layer_types", None) or ():
-            if not hasattr(DYNAMIC_LAYER_TYPE_MAPPING.get(name_of_kind), "batch_select_indices"):
-                text = f"model.language: what layers {name_of_kind!r} of {kind.__name__} remember of a prompt"
-                raise RecipeError(f"{text} is not kept for several answers. Take another model.")
+        for layer in getattr(text_config, "layer_types", None) or ():
+            if not hasattr(DYNAMIC_LAYER_TYPE_MAPPING[layer], "batch_select_indices"):
+                text = f"model.language: what layers {layer!r} of {kind.__name__} remember of a prompt cannot"
+                raise RecipeError(f"{text} be given to several answers. Take another model.")
         options = {"revision": getattr(language, "revision", None), "local_files_only": True}
         try:
             processor = transformers.AutoProcessor.from_pretrained(name, **options)
@@ -198,10 +195,7 @@ class PublishedTokens(Bridge):
 
     def forward(self, patches: Patches) -> Float[Tensor, "volume token layers_and_text_width"]:
         """Return an embedding for each patch, and one for each of the first layers."""
-        features = patches.features
-        if self.visual is not None:
-            features = self.visual(features)
-        return features
+        return patches.features if self.visual is None else self.visual(patches.features)
 
     def load_from(self, published: nn.Module) -> None:
         """Take the mergers' weights."""
@@ -225,8 +219,7 @@ class WholeModel(nn.Module):
         self.side_pixels, self.multiple_px = published["side"], None
         self.width, self.tokens = published["text_width"], published["tokens"]
         self.ids, self.image_id = published.get("picture_ids"), published.get("image_token_id")
-        given = dict(published["config"])
-        config = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
+        config = transformers.AutoConfig.for_model(**published["config"])
         text = config.get_text_config()
         text.num_hidden_layers, text.vocab_size, text.pad_token_id = 1, 1, None  # it is left out below
         if getattr(text, "layer_types", None):
@@ -240,9 +233,8 @@ class WholeModel(nn.Module):
         for name in TEXT_PARTS:
             if hasattr(self.model, name):
                 if type(text) not in transformers.MODEL_MAPPING:  # a checkpoint is read through it
-                    transformers.AutoModel.register(
-                        type(text), type(getattr(self.model, name)), exist_ok=True
-                    )
+                    decoder = type(getattr(self.model, name))
+                    transformers.AutoModel.register(type(text), decoder, exist_ok=True)
                 setattr(self.model, name, None)
 
     def side(self, size: int | None) -> int:
@@ -283,35 +275,27 @@ class WholeModel(nn.Module):
             RunError: if it is given more, or other embeddings; names it.
         """
         seen: dict[str, Any] = {}
-
-        def keep(_module: Any, _args: Any, given: dict[str, Any]) -> None:
-            seen.update(given)
-            raise _Reached
-
         side, ids = self.side_pixels, torch.tensor([self.ids])
         picture, is_image = torch.linspace(0, 1, 3 * side**2).reshape(3, side, side), ids == self.image_id
-        shown = {**self.images(images=[picture], return_tensors="pt", do_rescale=False)}
+        shown = {**self.images(images=[picture], return_tensors="pt", do_rescale=False), "logits_to_keep": 1}
         shown |= dict.fromkeys(("token_type_ids", "mm_token_type_ids"), is_image.long())
         known = inspect.signature(published.forward).parameters
-        hook = published.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
-        with hook, contextlib.suppress(_Reached):
+        take = published.get_decoder().register_forward_pre_hook
+        with take(lambda _module, _args, given: seen.update(given), with_kwargs=True):
             published(input_ids=ids, **{key: shown[key] for key in shown if key in known})
-        others = [key for key in seen if key not in GIVEN and isinstance(seen[key], Tensor | dict | list)]
+        ours = {"inputs_embeds", "position_ids", "attention_mask", "past_key_values"}
+        others = [key for key in seen.keys() - ours if isinstance(seen[key], Tensor | dict | list)]
         if isinstance(positions := seen.get("position_ids"), Tensor) and len(positions) > 3:
             others.append(f"positions along {len(positions)} axes")
         if not others:
             words = published.get_input_embeddings()(ids)
-            ours = words.masked_scatter(is_image[..., None], self.eval()(picture[None]))
-            if (seen["inputs_embeds"] - ours).abs().max() > 1e-3 * ours.abs().max():
+            expected = words.masked_scatter(is_image[..., None], self.eval()(picture[None]))
+            if (seen["inputs_embeds"] - expected).abs().max() > 1e-3 * expected.abs().max():
                 others.append("embeddings of its own")
         if others:
-            name, more = type(published).__name__, ", ".join(others)
+            name, more = type(published).__name__, ", ".join(sorted(others))
             text = f"model.language: {name} also gives its language model {more}, beside words and pictures."
             raise RunError(f"{text} {REMEDY}")
-
-
-class _Reached(Exception):  # no error: ends a pass before the language model's layers
-    """The language model was called."""
 
 
 def _picture(processor: Any, image_token: str, images: Any, side: int) -> str:
@@ -319,7 +303,8 @@ def _picture(processor: Any, image_token: str, images: Any, side: int) -> str:
     processor.image_processor = images
     parts = [{"type": "text", "text": BEFORE}, {"type": "image"}, {"type": "text", "text": BEHIND}]
     chat = processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False)
-    ids = processor(text=[chat], images=[Image.new("RGB", (side, side))], return_tensors="pt")["input_ids"][0]
+    black = {"images": [Image.new("RGB", (side, side))], "images_kwargs": {"return_tensors": "pt"}}
+    ids = processor(text=[chat], **black)["input_ids"][0]
     text = processor.tokenizer.decode(ids, skip_special_tokens=False)
     picture: str = text.partition(BEFORE)[2].partition(BEHIND)[0]
     if image_token not in picture:
