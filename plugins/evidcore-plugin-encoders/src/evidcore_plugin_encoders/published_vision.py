@@ -2,12 +2,12 @@
 
 Together with the language model of the same checkpoint they are that model: same weights, same arithmetic.
 
-1. Qwen2.5-VL and Qwen3-VL are taken apart (`qwen_vision`): the encoder is the tower, so that features of the
-   frozen tower are kept, and the bridge is the merger, which a stage may train. A *patch* is what becomes one
-   token: a square of 2 x 2 of the tower's own patches, side by side.
+1. Qwen2.5-VL and Qwen3-VL, dense or not, are taken apart (`qwen_vision`): the encoder is the tower, so that
+   features of the frozen tower are kept, and the bridge is the merger, which a stage may train. A *patch* is
+   what becomes one token: a square of 2 x 2 of the tower's own patches, side by side.
 2. Of any other model the class itself is asked what it makes of a picture (`get_image_features`, with its own
    image processor), projector and all: its result are embeddings of the language model. So Gemma 3, MedGemma,
-   InternVL, LLaVA, SmolVLM, LFM2-VL, Mistral 3 and what else transformers loads are one component.
+   InternVL, LLaVA, SmolVLM, GLM-V, Mistral 3 and what else transformers loads are one component.
 """
 
 import inspect
