@@ -211,7 +211,7 @@ def _fine_channels(encoder: Encoder) -> int:
 
 def _batches(cases: int, per_step: int, steps: int, order: torch.Generator) -> Iterator[Int[Tensor, " case"]]:
     """Yield `steps` sets of rows; every case comes once before any comes again, odd ones out are left."""
-    rounds = (torch.randperm(cases, generator=order).split(per_step) for _ in itertools.count())
+    rounds = (torch.split(torch.randperm(cases, generator=order), per_step) for _ in itertools.count())
     full = (rows for sets in rounds for rows in sets if len(rows) == per_step)
     return itertools.islice(full, steps)
 

@@ -35,8 +35,8 @@ SOFT_TISSUE = ((-160.0, 240.0),)  # HU
 REMEDY = "Take another model, or another encoder and bridge."
 USUAL_PIXELS = 448  # where a tower takes any size
 # settings of image processors that would cut a picture into several
-WHOLE = dict.fromkeys(("do_image_splitting", "crop_to_patches", "do_pan_and_scan", "slice_mode"), False)
-WHOLE |= {"vision_input_type": "vanilla"}  # Perception LM's name of it
+CUTS = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan", "slice_mode")
+WHOLE = {**dict.fromkeys(CUTS, False), "vision_input_type": "vanilla"}  # the last is Perception LM's
 BEFORE, BEHIND = "before-6d1", "behind-6d1"
 TEXT_PARTS = ("language_model", "text_model")
 
@@ -67,7 +67,7 @@ class PublishedVision(Encoder):
             text = f"model.language: {kind.__name__} takes in its pictures otherwise than among the words."
             raise RecipeError(f"{text} {REMEDY}")
         for layer in getattr(text_config, "layer_types", None) or ():
-            if not hasattr(DYNAMIC_LAYER_TYPE_MAPPING[layer], "batch_select_indices"):
+            if not hasattr(DYNAMIC_LAYER_TYPE_MAPPING.get(layer), "batch_select_indices"):
                 text = f"model.language: what layers {layer!r} of {kind.__name__} remember of a prompt cannot"
                 raise RecipeError(f"{text} be given to several answers. Take another model.")
         options = {"revision": getattr(language, "revision", None), "local_files_only": True}
