@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
+from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
@@ -21,6 +22,10 @@ SIZES = {
     **dict.fromkeys(("num_attention_heads", "num_heads", "num_key_value_heads"), 2),
     "head_dim": 16, "max_position_embeddings": 2048, "moe_num_experts": 4, "moe_topk": 2,
 }  # fmt: skip
+PARTS = {
+    "image_processor": IMAGE_PROCESSOR_MAPPING_NAMES, "video_processor": VIDEO_PROCESSOR_MAPPING_NAMES,
+    "feature_extractor": FEATURE_EXTRACTOR_MAPPING_NAMES,
+}  # fmt: skip
 QWENS = "<|vision_start|><|image_pad|><|vision_end|>"  # a picture in the chat template that is taken
 
 
@@ -30,9 +35,9 @@ def write_published(folder: Path, family: str) -> Path:
     tokenizer, config = _tokenizer(facts), _config(family, facts)
     text = config.get_text_config()
     for part in {id(item): item for item in (config, text)}.values():
-        part.vocab_size = max(300, len(tokenizer))
+        part.vocab_size = max(facts.get("vocabulary", 300), len(tokenizer))
         part.eos_token_id, part.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-        part.bos_token_id = None
+        part.bos_token_id = tokenizer.bos_token_id
     for name in ("image_token_id", "image_token_index"):
         if hasattr(config, name):
             setattr(config, name, tokenizer.convert_tokens_to_ids(facts["image_token"]))
@@ -43,27 +48,25 @@ def write_published(folder: Path, family: str) -> Path:
             if weight.dim() > 1:
                 torch.nn.init.normal_(weight, std=0.3)
     model.save_pretrained(folder)
-    images = _named(IMAGE_PROCESSOR_MAPPING_NAMES, family)(**facts.get("images", {}))
-    given = dict(facts.get("processor", {}))
-    if family in VIDEO_PROCESSOR_MAPPING_NAMES:
-        given["video_processor"] = _named(VIDEO_PROCESSOR_MAPPING_NAMES, family)()
-    template = tokenizer.chat_template
-    kind = _named(PROCESSOR_MAPPING_NAMES, family)
-    kind(images, tokenizer, chat_template=template, **given).save_pretrained(folder)
+    given = {**facts.get("processor", {}), "tokenizer": tokenizer, "chat_template": tokenizer.chat_template}
+    for part, mapping in PARTS.items():
+        if kind := _named(mapping, facts, family):
+            given[part] = kind(**facts.get("images", {}) if part == "image_processor" else {})
+    _named(PROCESSOR_MAPPING_NAMES, facts, family)(**given).save_pretrained(folder)
     return folder
 
 
-def _named(mapping: Any, family: str) -> Any:
-    name = mapping[family]
-    return getattr(transformers, name if isinstance(name, str) else name["torchvision"])
+def _named(mapping: Any, facts: Any, family: str) -> Any:
+    name = mapping.get(facts.get("like", facts.get("model_type", family)))
+    return name and getattr(transformers, name if isinstance(name, str) else name["torchvision"])
 
 
 def _config(family: str, facts: Any) -> Any:
-    config = AutoConfig.for_model(family)
+    config = AutoConfig.for_model(facts.get("model_type", family), **facts.get("config", {}))
     parts = [config, config.get_text_config(), getattr(config, "vision_config", None)]
     for part in filter(None, parts):
         for name, value in SIZES.items():
-            if isinstance(getattr(part, name, None), int):
+            if isinstance(vars(part).get(name), int):
                 setattr(part, name, value)
         if kinds := getattr(part, "layer_types", None):
             part.layer_types = kinds[:2]
@@ -75,5 +78,5 @@ def _config(family: str, facts: Any) -> Any:
 
 def _tokenizer(facts: Any) -> PreTrainedTokenizerFast:
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *facts["special"]]
-    template = CHAT_TEMPLATE.replace(QWENS, facts["place"])
+    template = CHAT_TEMPLATE.replace(QWENS, facts["place"]) if "place" in facts else None
     return tiny_tokenizer(special, chat_template=template, extra_special_tokens=facts.get("tokenizer", {}))

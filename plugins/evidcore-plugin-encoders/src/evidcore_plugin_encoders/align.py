@@ -99,9 +99,8 @@ class Aligning:
     def words(self, texts: Sequence[str]) -> Words:
         """Return the direction of each text, of length 1."""
         ids = [self.processor.tokenizer(f" {text}", add_special_tokens=False).input_ids for text in texts]
-        return functional.normalize(
-            torch.stack([self.vocabulary[item].mean(0) - self.mean for item in ids]), dim=-1
-        )
+        means = torch.stack([self.vocabulary[item].mean(0) for item in ids])
+        return functional.normalize(means - self.mean, dim=-1)
 
     def scores(self, cases: Sequence[Case], words: Words) -> Float[Tensor, "case text"]:
         """Return the logits of each text for each case, over all that the view shows of it."""

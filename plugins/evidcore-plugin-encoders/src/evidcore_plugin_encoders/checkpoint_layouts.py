@@ -89,9 +89,8 @@ def _renamed(encoder: nn.Module, published: Mapping[str, Tensor], file: Path, na
     """
     layout = LAYOUTS[name]
     weights = {key: torch.zeros_like(weight) for key, weight in encoder.state_dict().items()}
-    names = {
-        _published_name(key, layout): key for key in weights if not key.endswith(tuple(layout["absent"]))
-    }
+    present = (key for key in weights if not key.endswith(tuple(layout["absent"])))
+    names = {_published_name(key, layout): key for key in present}
     wrong = [f"{key} is missing" for key in names if key not in published]
     wrong += [f"{key} has no place" for key in published if key not in names]
     if wrong:

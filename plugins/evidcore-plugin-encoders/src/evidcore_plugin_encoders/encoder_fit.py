@@ -6,6 +6,7 @@ for the side of each finding. (Stage `linear-probe` tells what is there.)
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -83,9 +84,8 @@ def fit_encoder(
     supervision, structures = options.supervision, options.structures
     if len(train) < options.cases_per_step:
         raise DataError(
-            f"encoder: {len(train)} training cases, but a step takes "
-            f"cases_per_step = {options.cases_per_step}. "
-            f"Give more cases or take fewer per step."
+            f"encoder: {len(train)} training cases, but a step takes cases_per_step = "
+            f"{options.cases_per_step}. Give more cases or take fewer per step."
         )
     if not supervision:
         raise DataError("encoder: supervision is empty; name at least one of " + ", ".join(OBJECTIVES) + ".")
@@ -123,12 +123,9 @@ def fit_encoder(
         )
     clock = clock_for(next(encoder.parameters()).device)
     with clock.part("data"):
-        known = read_targets(
-            train, encoder, names, masks=masks, voxels=voxels, structures=structures, view=options.view
-        )
-        held_out = read_targets(
-            validation, encoder, names, masks=False, structures=structures, view=options.view
-        )
+        asked: dict[str, Any] = {"structures": structures, "view": options.view}
+        known = read_targets(train, encoder, names, masks=masks, voxels=voxels, **asked)
+        held_out = read_targets(validation, encoder, names, masks=False, **asked)
     device = next(encoder.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -144,13 +141,8 @@ def fit_encoder(
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
     save_file(weights, folder / "weights.safetensors")
-    figures = {
-        "cases": len(train),
-        "steps": options.steps,
-        "supervision": list(supervision),
-        "validation_cases": len(validation),
-        "validation_side_accuracy": sides,
-    }
+    counts = {"cases": len(train), "steps": options.steps, "validation_cases": len(validation)}
+    figures = {**counts, "supervision": list(supervision), "validation_side_accuracy": sides}
     (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
 
@@ -219,14 +211,9 @@ def _fine_channels(encoder: Encoder) -> int:
 
 def _batches(cases: int, per_step: int, steps: int, order: torch.Generator) -> Iterator[Int[Tensor, " case"]]:
     """Yield `steps` sets of rows; every case comes once before any comes again, odd ones out are left."""
-    done = 0
-    while True:
-        for rows in torch.split(torch.randperm(cases, generator=order), per_step):
-            if len(rows) == per_step:
-                yield rows
-                done += 1
-                if done == steps:
-                    return
+    rounds = (torch.split(torch.randperm(cases, generator=order), per_step) for _ in itertools.count())
+    full = (rows for sets in rounds for rows in sets if len(rows) == per_step)
+    return itertools.islice(full, steps)
 
 
 def encode(

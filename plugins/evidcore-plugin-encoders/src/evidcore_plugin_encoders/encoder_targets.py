@@ -173,15 +173,9 @@ def read_targets(
         pool.shutdown(cancel_futures=True)
     reports = tuple(case.report.text if case.report else "" for case in cases)
     return Targets(
-        volumes=volumes,
-        findings=findings,
-        sides=sides,
-        patches=shares,
-        voxels=fine,
-        unmasked=unmasked,
-        reports=reports,
-        names=names,
-    )
+        volumes=volumes, findings=findings, sides=sides, patches=shares, voxels=fine, unmasked=unmasked,
+        reports=reports, names=names,
+    )  # fmt: skip
 
 
 def shown(case: Case, view: View | None, spec: EncoderInput) -> tuple[Crop, Grid]:
@@ -197,9 +191,8 @@ def shown(case: Case, view: View | None, spec: EncoderInput) -> tuple[Crop, Grid
     parts = [part for part in view.render(case) if isinstance(part, VisualPart)]
     if len(parts) != 1:
         raise DataError(
-            f"case {case.id}: the view shows {len(parts)} pictures, and what is known of it is known of "
-            f"all of them together. An encoder is trained on one: use 'montage', 'video', or 'drr' in one "
-            f"direction."
+            f"case {case.id}: the view shows {len(parts)} pictures, and what is known of it is of all of "
+            "them together. An encoder is trained on one: use 'montage', 'video', or 'drr' in one direction."
         )
     return parts[0].crop, view.size_zyx(parts[0], spec)
 

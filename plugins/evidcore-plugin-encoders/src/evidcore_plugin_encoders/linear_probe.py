@@ -132,13 +132,9 @@ def linear_probe(
             left_out[finding] = "no AUC: all test cases are of one kind"
     places = {case.id: index for index, case in enumerate(test)}
     right = [_is_right(prompt, places, probabilities) for prompt in prompts]
-    return Probe(
-        auc=auc,
-        left_out=left_out,
-        accuracy=mean_interval(right, [cluster_of(prompt) for prompt in prompts]) if prompts else None,
-        cases=len(test),
-        patients=len({case.patient or case.id for case in test}),
-    )
+    accuracy = mean_interval(right, [cluster_of(prompt) for prompt in prompts]) if prompts else None
+    patients = len({case.patient or case.id for case in test})
+    return Probe(auc=auc, left_out=left_out, accuracy=accuracy, cases=len(test), patients=patients)
 
 
 def encoder_features(encoder: Encoder, view: View, bank: FeatureBank | None = None) -> Pooled:

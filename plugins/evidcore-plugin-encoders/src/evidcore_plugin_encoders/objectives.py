@@ -168,12 +168,11 @@ class Contrastive(Objective):
     def __init__(self, width: int, grid: Grid, findings: int) -> None:
         super().__init__(width, grid, findings)
         self.grid = grid
-        self.words = nn.EmbeddingBag(self.WORDS, 2 * width, mode="mean")
-        self.sentence = nn.Sequential(
-            nn.Linear(2 * width, 2 * width), nn.GELU(), nn.Linear(2 * width, 2 * width)
-        )
-        self.image_norm = nn.BatchNorm1d(2 * width)
-        self.image = nn.Linear(2 * width, 2 * width)
+        twice = 2 * width
+        self.words = nn.EmbeddingBag(self.WORDS, twice, mode="mean")
+        self.sentence = nn.Sequential(nn.Linear(twice, twice), nn.GELU(), nn.Linear(twice, twice))
+        self.image_norm = nn.BatchNorm1d(twice)
+        self.image = nn.Linear(twice, twice)
         self.log_scale = nn.Parameter(torch.tensor([2.66]))  # CLIP's initial temperature, 0.07
 
     def forward(self, features: Features, known: Targets) -> Tensor:
@@ -196,28 +195,19 @@ class Contrastive(Objective):
                 found = re.findall(r"[a-z0-9]+", sentence.lower()) or ["-"]
                 grams = found + [f"{item} {two}" for item, two in itertools.pairwise(found)]
                 words.extend(zlib.crc32(gram.encode()) % self.WORDS for gram in grams)
-        bags = self.words(
-            torch.tensor(words, dtype=torch.long, device=device),
-            torch.tensor(starts, dtype=torch.long, device=device),
-        )
+        bags = self.words(torch.tensor(words, device=device), torch.tensor(starts, device=device))
         sentences = self.sentence(bags)
         texts = torch.zeros(len(reports), sentences.shape[1], device=device, dtype=sentences.dtype)
         return texts.index_add(0, torch.tensor(rows, device=device), sentences)
 
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    "contrastive": Contrastive,
-    "labels": Labels,
-    "zones": Zones,
-    "masks": Masks,
-    "voxels": Voxels,
-}
+KINDS: tuple[type[Objective], ...] = (Contrastive, Labels, Zones, Masks, Voxels)
+OBJECTIVES = {kind.__name__.lower(): kind for kind in KINDS}
 
 
 def known_entropy(logits: Tensor, states: Tensor) -> Tensor:
     """Return the mean binary cross-entropy where the state is known (1 or 0, not -1)."""
     known = states >= 0
-    loss = functional.binary_cross_entropy_with_logits(
-        logits, states.clamp(min=0).to(logits.dtype), reduction="none"
-    )
+    truth = states.clamp(min=0).to(logits.dtype)
+    loss = functional.binary_cross_entropy_with_logits(logits, truth, reduction="none")
     return (loss * known).sum() / known.sum().clamp(min=1)

@@ -2,12 +2,12 @@
 
 Together with the language model of the same checkpoint they are that model: same weights, same arithmetic.
 
-1. Qwen2.5-VL and Qwen3-VL are taken apart (`qwen_vision`): the encoder is the tower, so that features of the
-   frozen tower are kept, and the bridge is the merger, which a stage may train. A *patch* is what becomes one
-   token: a square of 2 x 2 of the tower's own patches, side by side.
+1. Qwen2.5-VL and Qwen3-VL, dense or not, are taken apart (`qwen_vision`): the encoder is the tower, so that
+   features of the frozen tower are kept, and the bridge is the merger, which a stage may train. A *patch* is
+   what becomes one token: a square of 2 x 2 of the tower's own patches, side by side.
 2. Of any other model the class itself is asked what it makes of a picture (`get_image_features`, with its own
    image processor), projector and all: its result are embeddings of the language model. So Gemma 3, MedGemma,
-   InternVL, LLaVA, SmolVLM, LFM2-VL, Mistral 3 and what else transformers loads are one component.
+   InternVL, LLaVA, SmolVLM, GLM-V, Mistral 3 and what else transformers loads are one component.
 """
 
 import inspect
@@ -22,6 +22,7 @@ from annotated_types import Ge
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING
 
 from evidcore.api import Bridge, Encoder, EncoderInput, Language, Patches
 from evidcore.contracts import Grid
@@ -31,9 +32,11 @@ from evidcore_plugin_encoders.qwen_vision import COLOURS, QwenMergers, QwenTower
 
 Vision = Mapping[str, Any]
 SOFT_TISSUE = ((-160.0, 240.0),)  # HU
+REMEDY = "Take another model, or another encoder and bridge."
 USUAL_PIXELS = 448  # where a tower takes any size
 # settings of image processors that would cut a picture into several
-WHOLE = {"do_image_splitting": False, "crop_to_patches": False, "do_pan_and_scan": False}
+CUTS = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan", "slice_mode")
+WHOLE = {**dict.fromkeys(CUTS, False), "vision_input_type": "vanilla"}  # the last is Perception LM's
 BEFORE, BEHIND = "before-6d1", "behind-6d1"
 TEXT_PARTS = ("language_model", "text_model")
 
@@ -59,11 +62,14 @@ class PublishedVision(Encoder):
         kind = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
         if kind is None or not name or config.model_type in COLOURS:
             return {}
-        if not hasattr(transformers.MODEL_MAPPING[type(config)], "get_image_features"):
+        inner, text_config = transformers.MODEL_MAPPING[type(config)], config.get_text_config()
+        if inner is kind or not hasattr(inner, "get_image_features"):
             text = f"model.language: {kind.__name__} takes in its pictures otherwise than among the words."
-            raise RecipeError(f"{text} Take another model, or another encoder and bridge.")
-        size = getattr(getattr(config, "vision_config", None), "image_size", USUAL_PIXELS)
-        side = size if isinstance(size, int) else int(size[0])
+            raise RecipeError(f"{text} {REMEDY}")
+        for layer in getattr(text_config, "layer_types", None) or ():
+            if not hasattr(DYNAMIC_LAYER_TYPE_MAPPING.get(layer), "batch_select_indices"):
+                text = f"model.language: what layers {layer!r} of {kind.__name__} remember of a prompt cannot"
+                raise RecipeError(f"{text} be given to several answers. Take another model.")
         options = {"revision": getattr(language, "revision", None), "local_files_only": True}
         try:
             processor = transformers.AutoProcessor.from_pretrained(name, **options)
@@ -71,9 +77,12 @@ class PublishedVision(Encoder):
             images["image_processor_type"] = type(processor.image_processor).__name__
             token_id = getattr(config, "image_token_id", None) or config.image_token_index
             image_token = processor.tokenizer.convert_ids_to_tokens(int(token_id))
+            cropped = (images.get("crop_size") or {}).get("height", USUAL_PIXELS)
+            size = getattr(getattr(config, "vision_config", None), "image_size", cropped)
+            side = size if isinstance(size, int) else int(size[0])
             with torch.device("cpu"):  # a model's shape is built on another one
                 picture = _picture(processor, image_token, _image_processor(images), side)
-        except (OSError, ValueError, AttributeError) as cause:
+        except (OSError, ValueError, AttributeError, ImportError) as cause:
             raise RecipeError(
                 f"model.language: the processor of {name!r} shows no picture ({str(cause).splitlines()[0]}). "
                 "Put processor_config.json, preprocessor_config.json and chat_template.jinja of the "
@@ -83,7 +92,8 @@ class PublishedVision(Encoder):
             "config": json.loads(config.to_json_string()), "image_processor": images, "side": side,
             "tokens": picture.count(image_token), "picture": picture, "image_token": image_token,
             "masks_by": kind.__name__ if hasattr(kind, "create_masks_for_generate") else "",
-            "text_width": config.get_text_config().hidden_size,
+            "text_width": text_config.hidden_size, "image_token_id": int(token_id),
+            "picture_ids": processor.tokenizer(picture, add_special_tokens=False)["input_ids"],
         }  # fmt: skip
 
     def __init__(
@@ -142,6 +152,8 @@ class PublishedVision(Encoder):
     def load_from(self, published: nn.Module) -> None:
         """Take the weights of the tower, and of the projector where it belongs to it."""
         _copy(self, published, "model.encoder")
+        if isinstance(self.eyes, WholeModel):
+            self.eyes.refuse_other_inputs(published)
 
 
 class PublishedTokens(Bridge):
@@ -183,10 +195,7 @@ class PublishedTokens(Bridge):
 
     def forward(self, patches: Patches) -> Float[Tensor, "volume token layers_and_text_width"]:
         """Return an embedding for each patch, and one for each of the first layers."""
-        features = patches.features
-        if self.visual is not None:
-            features = self.visual(features)
-        return features
+        return patches.features if self.visual is None else self.visual(patches.features)
 
     def load_from(self, published: nn.Module) -> None:
         """Take the mergers' weights."""
@@ -209,8 +218,8 @@ class WholeModel(nn.Module):
         self.images = _image_processor(published["image_processor"])
         self.side_pixels, self.multiple_px = published["side"], None
         self.width, self.tokens = published["text_width"], published["tokens"]
-        given = dict(published["config"])
-        config = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
+        self.ids, self.image_id = published.get("picture_ids"), published.get("image_token_id")
+        config = transformers.AutoConfig.for_model(**published["config"])
         text = config.get_text_config()
         text.num_hidden_layers, text.vocab_size, text.pad_token_id = 1, 1, None  # it is left out below
         if getattr(text, "layer_types", None):
@@ -223,6 +232,9 @@ class WholeModel(nn.Module):
                 self.model = build(config, dtype=torch.float32).model
         for name in TEXT_PARTS:
             if hasattr(self.model, name):
+                if type(text) not in transformers.MODEL_MAPPING:  # a checkpoint is read through it
+                    decoder = type(getattr(self.model, name))
+                    transformers.AutoModel.register(type(text), decoder, exist_ok=True)
                 setattr(self.model, name, None)
 
     def side(self, size: int | None) -> int:
@@ -255,13 +267,44 @@ class WholeModel(nn.Module):
         output = self.model.get_image_features(**{key: given[key] for key in given if key in known})
         return torch.cat([item.flatten(0, -2) for item in output.pooler_output])
 
+    @torch.no_grad()
+    def refuse_other_inputs(self, published: Any) -> None:
+        """Show the class a picture, and compare what its language model is given with what ours would be.
+
+        Raises:
+            RunError: if it is given more, or other embeddings; names it.
+        """
+        seen: dict[str, Any] = {}
+        side, ids = self.side_pixels, torch.tensor([self.ids])
+        picture, is_image = torch.linspace(0, 1, 3 * side**2).reshape(3, side, side), ids == self.image_id
+        shown = {**self.images(images=[picture], return_tensors="pt", do_rescale=False), "logits_to_keep": 1}
+        shown |= dict.fromkeys(("token_type_ids", "mm_token_type_ids"), is_image.long())
+        known = inspect.signature(published.forward).parameters
+        take = published.get_decoder().register_forward_pre_hook
+        with take(lambda _module, _args, given: seen.update(given), with_kwargs=True):
+            published(input_ids=ids, **{key: shown[key] for key in shown if key in known})
+        ours = {"inputs_embeds", "position_ids", "attention_mask", "past_key_values"}
+        others = [key for key in seen.keys() - ours if isinstance(seen[key], Tensor | dict | list)]
+        if isinstance(positions := seen.get("position_ids"), Tensor) and len(positions) > 3:
+            others.append(f"positions along {len(positions)} axes")
+        if not others:
+            words = published.get_input_embeddings()(ids)
+            expected = words.masked_scatter(is_image[..., None], self.eval()(picture[None]))
+            if (seen["inputs_embeds"] - expected).abs().max() > 1e-3 * expected.abs().max():
+                others.append("embeddings of its own")
+        if others:
+            name, more = type(published).__name__, ", ".join(sorted(others))
+            text = f"model.language: {name} also gives its language model {more}, beside words and pictures."
+            raise RunError(f"{text} {REMEDY}")
+
 
 def _picture(processor: Any, image_token: str, images: Any, side: int) -> str:
     """Return how a picture stands in a text: by showing a black one."""
     processor.image_processor = images
     parts = [{"type": "text", "text": BEFORE}, {"type": "image"}, {"type": "text", "text": BEHIND}]
     chat = processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False)
-    ids = processor(text=[chat], images=[Image.new("RGB", (side, side))])["input_ids"][0]
+    black = {"images": [Image.new("RGB", (side, side))], "images_kwargs": {"return_tensors": "pt"}}
+    ids = processor(text=[chat], **black)["input_ids"][0]
     text = processor.tokenizer.decode(ids, skip_special_tokens=False)
     picture: str = text.partition(BEFORE)[2].partition(BEHIND)[0]
     if image_token not in picture:

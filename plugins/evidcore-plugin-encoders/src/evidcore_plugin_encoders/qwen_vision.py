@@ -18,7 +18,8 @@ from evidcore.contracts import Grid
 from evidcore.errors import RecipeError
 
 # mean and spread of colours on 0..1 that each kind of tower was trained with
-COLOURS = {"qwen2_5_vl": (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD), "qwen3_vl": ([0.5] * 3, [0.5] * 3)}
+GREY = ([0.5] * 3, [0.5] * 3)
+COLOURS = {"qwen2_5_vl": (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD), "qwen3_vl": GREY, "qwen3_vl_moe": GREY}
 USUAL_PIXELS = 256  # of a slice's side
 BATCHED = "evidcore_pictures"
 

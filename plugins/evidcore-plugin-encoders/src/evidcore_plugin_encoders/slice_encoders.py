@@ -77,10 +77,8 @@ class SliceEncoder(Encoder):
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode each slice and lay the patches out in z, y, x order."""
         if not bool(self.weights_loaded):
-            raise RunError(
-                f"model.encoder: the weights {self.source!r} were named but never loaded. "
-                f"Call load_pretrained() before encoding."
-            )
+            text = f"model.encoder: the weights {self.source!r} were named but never loaded."
+            raise RunError(f"{text} Call load_pretrained() before encoding.")
         count, channels, depth, height, width = volumes.shape
         slices = volumes.transpose(1, 2).reshape(count * depth, channels, height, width)
         rows, columns = self._plane(height, width)
@@ -108,10 +106,9 @@ class SliceEncoder(Encoder):
         except Exception as cause:
             reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
             raise RunError(
-                f"model.encoder.pretrained: {self.source!r} cannot be loaded into {self.model!r}: "
-                f"{reason} Name a Hub id of this model; without network, run "
-                f"`hf download {self.source.split('@')[0]} --local-dir FOLDER` elsewhere, copy the "
-                f"folder here and set pretrained to it."
+                f"model.encoder.pretrained: {self.source!r} cannot be loaded into {self.model!r}: {reason} "
+                f"Name a Hub id of this model; without network, run `hf download {place} --local-dir FOLDER` "
+                "elsewhere, copy the folder here and set pretrained to it."
             ) from cause
         for given, buffer in zip(scales, (self.mean, self.spread), strict=True):
             values = torch.tensor(given)
@@ -206,16 +203,12 @@ class TimmSlices(SliceEncoder):
         try:
             import timm
         except ImportError as cause:
-            raise PluginError(
-                f"encoder 'timm-slices' needs timm, which cannot be imported ({cause}). "
-                f'Install it: pip install "evidcore-plugin-encoders[timm]".'
-            ) from cause
+            text = f"encoder 'timm-slices' needs timm, which cannot be imported ({cause})."
+            raise PluginError(f'{text} Install it: pip install "evidcore-plugin-encoders[timm]".') from cause
         name = self.model
         if not timm.is_model(name):
-            raise RecipeError(
-                f"model.encoder.model: timm has no backbone {name!r}."
-                f"{did_you_mean(name, timm.list_models())} See timm.list_models()."
-            )
+            text = f"model.encoder.model: timm has no backbone {name!r}."
+            raise RecipeError(f"{text}{did_you_mean(name, timm.list_models())} See timm.list_models().")
         fixed = timm.get_pretrained_cfg(name).fixed_input_size
         size = {"img_size": self.input.size_zyx[1]} if fixed else {}
         return timm.create_model(model, pretrained, in_chans=self.input.channels, num_classes=0, **size)
@@ -266,9 +259,8 @@ class HfSlices(SliceEncoder):
         published: Any = transformers.AutoConfig.from_pretrained(place, revision=revision)
         theirs, ours = getattr(published, "vision_config", published), self.body.config
         if theirs.model_type != self.model or _differences(theirs) != _differences(ours):
-            written = ", ".join(
-                f"{name} = {json.dumps(value)}" for name, value in _differences(theirs).items()
-            )
+            pairs = _differences(theirs).items()
+            written = ", ".join(f"{name} = {json.dumps(value)}" for name, value in pairs)
             text = f"its configuration is another. Write model = {json.dumps(theirs.model_type)} and "
             raise RecipeError(f"{text}config = {{ {written} }}.")
         self.body, info = type(self.body).from_pretrained(
