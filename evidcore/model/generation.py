@@ -130,7 +130,7 @@ class _Decoder:
         place = {prefix: number for number, prefix in enumerate(unique)}
         logits, self.cache, mask, positions = prefill(model, unique, pad_id)
         index = torch.tensor([place[prefix] for prefix in prefixes], device=model.device)
-        self.cache.batch_select_indices(index)
+        self.cache.reorder_cache(index)
         self.logits, self.mask = logits[index], mask[index]
         self.position = positions[..., index, -1:] + 1
 
@@ -196,7 +196,7 @@ class _Decoder:
             self.shared.keep(rows)
         else:
             self.mask = self.mask[rows]
-            self.cache.batch_select_indices(rows)
+            self.cache.reorder_cache(rows)
 
     def advance(self, token: Tensor) -> None:
         """Append one token to each row."""

@@ -259,8 +259,11 @@ def test_a_sparse_file_is_not_read_beyond_what_its_header_promises(write, refusa
     tracemalloc.stop()
 
 
-def test_all_members_of_a_packed_file_are_unpacked():
-    assert gunzip(gzip.compress(b"some") + gzip.compress(b"more"), 10**6) == b"somemore"
+def test_all_members_of_a_packed_file_are_unpacked(write):
+    path = write(noise())
+    content = gzip.decompress(path.read_bytes())
+    path.write_bytes(gzip.compress(content[:5000]) + gzip.compress(content[5000:]))
+    np.testing.assert_array_equal(read(VolumeRef(path=str(path))).array, noise())
 
 
 @pytest.mark.parametrize("code", ["sform_code", "qform_code"])
@@ -295,13 +298,3 @@ def test_real_scans_stored_in_body_axes_come_out_as_stored(real_data):
         volume, image = read(VolumeRef(path=str(path))), nibabel.load(path)
         assert nibabel.aff2axcodes(image.affine) == ("L", "P", "S")
         np.testing.assert_array_equal(volume.array, image.get_fdata(dtype=np.float32).T)
-
-
-# --- gzip -----------------------------------------------------------------------------------------
-
-
-def test_all_members_of_a_packed_file_are_unpacked(write):
-    path = write(noise())
-    content = gzip.decompress(path.read_bytes())
-    path.write_bytes(gzip.compress(content[:5000]) + gzip.compress(content[5000:]))
-    np.testing.assert_array_equal(read(VolumeRef(path=str(path))).array, noise())

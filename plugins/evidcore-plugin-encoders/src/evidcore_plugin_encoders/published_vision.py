@@ -22,7 +22,6 @@ from annotated_types import Ge
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
-from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING
 
 from evidcore.api import Bridge, Encoder, EncoderInput, Language, Patches
 from evidcore.contracts import Grid
@@ -66,10 +65,6 @@ class PublishedVision(Encoder):
         if inner is kind or not hasattr(inner, "get_image_features"):
             text = f"model.language: {kind.__name__} takes in its pictures otherwise than among the words."
             raise RecipeError(f"{text} {REMEDY}")
-        for layer in getattr(text_config, "layer_types", None) or ():
-            if not hasattr(DYNAMIC_LAYER_TYPE_MAPPING.get(layer), "batch_select_indices"):
-                text = f"model.language: what layers {layer!r} of {kind.__name__} remember of a prompt cannot"
-                raise RecipeError(f"{text} be given to several answers. Take another model.")
         options = {"revision": getattr(language, "revision", None), "local_files_only": True}
         try:
             processor = transformers.AutoProcessor.from_pretrained(name, **options)
