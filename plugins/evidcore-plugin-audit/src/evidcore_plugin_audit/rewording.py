@@ -3,9 +3,6 @@
 import dataclasses
 import random
 from collections.abc import Sequence
-from typing import Annotated
-
-from annotated_types import Ge
 
 from evidcore.api import Condition, Dataset, Prompt, TextPart
 from evidcore.audit.conditions import Alter, Altering
@@ -19,16 +16,10 @@ class Permuted(Condition):
 
     Only questions whose options stand in lines of their own ("A) effusion") can be asked so, and none with an
     option that names others ("Both A and B").
-
-    Args:
-        repeats: orders, each question's drawn anew.
     """
 
     says = "own volumes, the options in another order"
     role = "kept"
-
-    def __init__(self, *, repeats: Annotated[int, Ge(1)] = 1) -> None:
-        self.repeats = repeats
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return each choice with its options moved on by as many places as the seed draws."""

@@ -24,9 +24,6 @@ _SIDES = (("left", "lt"), ("right", "rt"))
 _SIDED = ("kidney", "lung", "adrenal gland")
 _LESION = re.compile(r"\b(?:lesion|tumou?r|cyst|nodule|mass|cancer|vessels?|opacity|stone)s?\b")
 
-RELATIONS = tuple(
-    (first, second, int(axis)) for axis, pairs in _TABLES["farther"].items() for first, second in pairs
-)
 _AGAINST = ("below", "in front of", "to the right of")
 Axis = Literal["z", "y", "x"]
 AXES: tuple[Axis, ...] = ("z", "y", "x")

@@ -96,7 +96,6 @@ class _Fitted:
 
     def __init__(self, known: Sequence[_Known], rule: Rule) -> None:
         """Take medians; with a strength, fit how far a scan's questions lie off them, whatever is asked."""
-        self._by_words = rule.by_words
         places: dict[str, list[Place]] = {}
         for item in known if rule.by_words else ():
             places.setdefault(item.words, []).append(item.place)

@@ -1,7 +1,6 @@
 """Condition `blurred`: the same slices without what only a closer look shows."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -32,12 +31,16 @@ class Blurred(Condition):
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return every question over blurred volumes."""
+        own = {crop.volume for prompt in prompts for crop in prompt.crops()}
+        shown = {ref: self._blurred(ref) for ref in own}
         return [
-            prompt.showing([
-                dataclasses.replace(crop, volume=_blurred(crop.volume, self.times)) for crop in prompt.crops()
-            ])
+            prompt.showing([dataclasses.replace(crop, volume=shown[crop.volume]) for crop in prompt.crops()])
             for prompt in prompts
         ]
+
+    def _blurred(self, ref: VolumeRef) -> VolumeRef:
+        key = [file_hash(__file__), volume_key(ref), self.times]
+        return changed_copy(ref, Cache("blurred"), key, lambda _: lambda own: squares(own.array, self.times))
 
 
 def squares(voxels: Array, times: int) -> Array:
@@ -53,10 +56,3 @@ def squares(voxels: Array, times: int) -> Array:
         means = sums / np.expand_dims(sizes, [other for other in range(3) if other != axis])
         filled = np.repeat(means, sizes, axis=axis)
     return (filled if np.issubdtype(voxels.dtype, np.floating) else filled.round()).astype(voxels.dtype)
-
-
-@functools.lru_cache(maxsize=4096)
-def _blurred(ref: VolumeRef, times: int) -> VolumeRef:
-    """Return a volume in the cache."""
-    key = [file_hash(__file__), volume_key(ref), times]
-    return changed_copy(ref, Cache("blurred"), key, lambda _: lambda volume: squares(volume.array, times))

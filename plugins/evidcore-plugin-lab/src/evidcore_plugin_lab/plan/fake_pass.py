@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.eq.Scalar:  # values that are not known equal none: no picture is blank
             return _really(torch.zeros, args[0].shape, dtype=torch.bool)
         if func is torch.ops.aten.index.Tensor:  # by a mask: where it is true
-            args = (args[0], [place for item in args[1] for place in _places(item)])
+            args = (args[0], [_places(item) for item in args[1]])
         made = func(*args, **kwargs)
         is_new = not given and isinstance(made, Tensor) and not made.is_floating_point()
         return _really(func, *args, **kwargs) if is_new else made
@@ -74,9 +74,9 @@ def _really(func: Any, *args: Any, **kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
-def _places(index: Tensor | None) -> Sequence[Tensor | None]:
-    is_mask = index is not None and index.dtype == torch.bool
-    return _really(index.nonzero).unbind(1) if is_mask and index is not None else [index]
+def _places(index: Tensor | None) -> Tensor | None:
+    is_mask = index is not None and index.dtype == torch.bool and index.ndim == 1
+    return _really(index.nonzero)[:, 0] if is_mask and index is not None else index
 
 
 def held(module: nn.Module, given: Callable[[], Any], *, has_gradients: bool, is_half: bool) -> Held:

@@ -31,19 +31,16 @@ class TextShape:
 
     @classmethod
     def of(cls, config: Any) -> TextShape:
-        """Read it from a transformers text configuration; of layers that differ, from the largest."""
-        layers, heads = getattr(config, "per_layer_config", None) or [config], int(config.num_attention_heads)
-
-        def most(name: str, other: int) -> int:
-            return max(int(getattr(layer, name, None) or other) for layer in layers)
-
-        head, keys = most("head_dim", config.hidden_size // heads), most("num_key_value_heads", heads)
+        """Read it from a transformers text configuration."""
+        heads = int(config.num_attention_heads)
+        head = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        keys = int(getattr(config, "num_key_value_heads", None) or heads)
         return cls(
             layers=int(config.num_hidden_layers),
             width=int(config.hidden_size),
             query_width=heads * head,
             key_width=keys * head,
-            inner_width=most("intermediate_size", 0),
+            inner_width=int(config.intermediate_size),
             vocabulary=int(config.vocab_size),
         )
 
