@@ -9,6 +9,7 @@ import pytest
 from evidcore_plugin_lab.ablation.cells import planned_inputs
 from evidcore_testing.recipes import stage_text
 
+from evidcore.data import content
 from evidcore.recipe import load
 from evidcore.runs import inputs
 from evidcore.runs.assembly import Assembly
@@ -83,11 +84,12 @@ def hashes(assembly):
 def counted(assembly):
     """The files whose content counts in the hash of each stage."""
     result = {}
-    real = Path.read_bytes
+    real = content._hash
     with pytest.MonkeyPatch.context() as patch:
         for index, stage in enumerate(assembly.recipe.stages):
             read = result[assembly.recipe.stage_name(index)] = set()
-            patch.setattr(Path, "read_bytes", lambda self, read=read: read.add(self) or real(self))
+            patch.setattr(content, "_known", {})
+            patch.setattr(content, "_hash", lambda place, read=read: read.add(Path(place)) or real(place))
             inputs.package_hash.cache_clear()
             hashed_inputs(assembly, stage, LOCK, {})
     inputs.package_hash.cache_clear()
@@ -116,8 +118,9 @@ def test_every_file_that_takes_part_in_a_stage_counts_in_its_hash(took_part, cou
 @pytest.mark.parametrize(("module", "stages"), EDITED.items())
 def test_an_edited_file_changes_the_stages_that_it_takes_part_in(assembly, monkeypatch, module, stages):
     before = hashes(assembly)
-    real, edited = Path.read_bytes, file_of(module)
-    monkeypatch.setattr(Path, "read_bytes", lambda self: real(self) + b"\n" * (self == edited))
+    real, edited = content._hash, file_of(module)
+    monkeypatch.setattr(content, "_known", {})
+    monkeypatch.setattr(content, "_hash", lambda place: real(place) + "e" * (Path(place) == edited))
     inputs.package_hash.cache_clear()
     after = hashes(assembly)
     inputs.package_hash.cache_clear()

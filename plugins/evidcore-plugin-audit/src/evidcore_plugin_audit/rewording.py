@@ -14,8 +14,7 @@ from evidcore.text.tags import LETTERS
 class Permuted(Condition):
     """Offer the same options in another order, each under another letter: the score must stay.
 
-    Only questions whose options stand in lines of their own ("A) effusion") can be asked so, and none with an
-    option that names others ("Both A and B").
+    Options must stand in lines of their own ("A) effusion") and name no others ("Both A and B").
     """
 
     says = "own volumes, the options in another order"
