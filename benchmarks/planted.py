@@ -192,6 +192,22 @@ class Hearsay(Planted):
         return -sum(option in item.words() for item in others if item.words() != prompt.words())
 
 
+class Startled(Planted):
+    """Knows answers by the questions' words, and forgets them where it is shown air or noise."""
+
+    answers_alone = True
+
+    def __init__(self, world: World) -> None:
+        """Take the world, and learn the answer to every other question by heart."""
+        super().__init__(world)
+        known = {prompt.words(): prompt.reference for prompt in world.prompts()[::2]}
+        self.known = {words: item["options"]["ABCD".index(item["letter"])] for words, item in known.items()}
+
+    def liking(self, option: str, crop: Crop, prompt: Prompt) -> float:
+        """Return how much it likes an option."""
+        return not crop.blank and not crop.change and self.known.get(prompt.words()) == option
+
+
 class Looker(Planted):
     """Sees a finding with some chance, and with some chance one that is not there."""
 
@@ -218,7 +234,7 @@ class Contrary(Looker):
         return not super().liking(option, crop, prompt)
 
 
-NEVER = (TextOnly, HeaderOnly, Histogram, Company, Memory, KeyReader, SwapDetector, Hearsay)
+NEVER = (TextOnly, HeaderOnly, Histogram, Company, Memory, KeyReader, SwapDetector, Hearsay, Startled)
 
 
 def audited(

@@ -6,9 +6,10 @@ against every showing in which what is asked cannot be seen (air, scrambled voxe
 trained, against a *blind arm*: the same steps from the same start over blank volumes. It holds where the
 policy beats each of them: choosing the best on the same questions helps nobody. Where the same patients can
 be shown without what is asked, the score must fall (*own minus twin*): what is left above the best that does
-not look is read elsewhere in the scan. Where nothing that matters has changed, it must stay. What is lost
-over another patient's volumes, the *grounding margin*, says how far a wrong scan misleads, and is no proof of
-sight: a weak policy may be misled and gain nothing.
+not look is read elsewhere in the scan. Where nothing that matters has changed, it must stay. Over another
+patient's volumes it must fall, unless it did without what is asked: who does as well there has only noticed
+blank or noisy ones. What is lost there, the *grounding margin*, is no proof of sight: a weak policy may be
+misled and gain nothing.
 """
 
 import dataclasses
@@ -42,11 +43,8 @@ from evidcore.registry.factory import offer_of
 
 OWN = "own"
 OTHER = "other-patient"
-SAME_PATIENT = (
-    "twin",
-    "replaced",
-    "occluded",
-)  # conditions that change nothing but what is asked, the best first
+# conditions that change nothing but what is asked, the best first
+SAME_PATIENT = ("twin", "replaced", "occluded")
 ELSEWHERE = ("sham", "occluded-elsewhere")  # the same changes where nothing is asked
 BLIND_ARM = "blind-arm"
 LEVEL = 0.05
@@ -97,16 +95,15 @@ class PolicyAuditResult(AuditResult):
         return min(self._of("blind"), key=lambda rung: rung.above.value, default=None)
 
     @property
-    def margin(self) -> Interval | None:
-        """Return own minus another patient's volumes, where that was asked."""
-        return next((rung.above for rung in self.rungs if rung.name == OTHER), None)
+    def other(self) -> ConditionResult | None:
+        """Return the rung of another patient's volumes, where that was asked; `above` is the margin."""
+        return next((rung for rung in self.rungs if rung.name == OTHER), None)
 
     @property
     def over_blind(self) -> Interval | None:
         """Return another patient's volumes minus the best blind rule, where there are both."""
-        by_name = {rung.name: rung for rung in self.rungs}
-        rule = None if self.blind is None else by_name.get(self.blind.name)
-        return self._apart(by_name[OTHER], rule) if rule and OTHER in by_name else None
+        rule = next((rung for rung in self.rungs if self.blind and rung.name == self.blind.name), None)
+        return self._apart(self.other, rule) if rule and self.other else None
 
     def score(self, condition: str, metric: str = "") -> Interval:
         """Return a metric under a condition, the headline if none is named, averaged over repeats."""
@@ -165,6 +162,11 @@ class PolicyAuditResult(AuditResult):
         if self._claims is not None:
             return f"{self._claims.verdict} Of all findings together: {text}."
         removed = {rung.name: rung for rung in self._of("removed")}
+        if not any(_is_above(rung.above) for rung in removed.values()):
+            if self.other is None:
+                return f"Not told: {text}, but nothing was asked over another patient's volumes."
+            if not _is_above(self.other.above):
+                return f"No sign that looking helps: {text}, but {self._margin(self.other)}."
         for rung in removed.values():
             if (ends := _ends(rung.above)) is not None and ends[0] <= 0:
                 used = "The volume is used, but no sign that what is asked is seen"
@@ -172,9 +174,7 @@ class PolicyAuditResult(AuditResult):
         twin = next((removed[name] for name in SAME_PATIENT if name in removed), None)
         text = "; ".join([text, *map(self._margin, [twin] if twin else removed.values())])
         if twin is None:
-            cues = (
-                "Cues that come with what is asked are not excluded: none of these scans was shown without it"
-            )
+            cues = "Cues that come with what is asked are not excluded: no scan was shown without it"
             return f"The volume is used: {text}. {cues}."
         apart = [gap for gap in (self._apart(twin, rung) for rung in self._of("blind")) if gap is not None]
         elsewhere = min(apart, key=lambda gap: gap.value, default=None)
@@ -199,9 +199,9 @@ class PolicyAuditResult(AuditResult):
             over = f"{_points(self.over_blind)}, {_spread(self.over_blind)}"
             gives = "something else gives answers away"
             return f"Over another patient's volumes it still beats the best blind rule ({over}): {gives}."
-        if self.margin is None:
+        if self.other is None:
             return ""
-        return f"Over another patient's volumes it loses {100 * self.margin.value:.1f}."
+        return f"Over another patient's volumes it loses {100 * self.other.above.value:.1f}."
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the lines of every condition, and what the rules that do not look score on each question."""

@@ -44,6 +44,21 @@ def test_who_keeps_what_was_asked_must_beat_what_the_questions_about_a_scan_tell
     assert "blind-rule-of-a-scan" not in {rung.name for rung in fooled.rungs}
 
 
+@pytest.mark.parametrize("conditions", [None, [*BLANK, {"use": "scrambled"}, {"use": "other-patient"}]])
+def test_who_does_as_well_over_another_patient_s_volumes_is_told_nothing(conditions):
+    world = World(100, seed=21)
+    audit = audited(planted.Startled(world), world, TRAINING, conditions=conditions)
+    assert audit.gain.above.low > 0.1
+    assert audit.other.above.value == 0.0
+    assert audit.verdict().startswith("Not told" if conditions is None else "No sign that looking helps")
+
+
+def test_blank_volumes_alone_prove_no_sight():
+    world = World(100, seed=21)
+    for policy in (planted.Startled, planted.Looker):
+        assert audited(policy(world), world, TRAINING, conditions=BLANK).verdict().startswith("Not told")
+
+
 @pytest.mark.slow
 def test_each_shortcut_falls_on_its_own_rung():
     def above(policy):
@@ -111,11 +126,11 @@ def test_a_policy_that_sees_and_reads_a_proxy_too_is_told_to_see_in_part():
 
 def test_without_twins_nothing_is_told_to_be_seen():
     world = World(100, seed=4)
-    blind = [{"use": "blank"}, {"use": "scrambled"}]
+    blind = [{"use": "blank"}, {"use": "scrambled"}, {"use": "other-patient"}]
     for conditions in (blind, [*blind, {"use": "matched"}]):
         used = audited(Looker(world), world, TRAINING, conditions=conditions).verdict()
         assert used.startswith("The volume is used: +")
-        assert "Cues that come with what is asked are not excluded: none of these scans" in used
+        assert "Cues that come with what is asked are not excluded: no scan was shown" in used
         assert ("over like patients without what is asked" in used) == (conditions is not blind)
 
 
@@ -184,7 +199,7 @@ def test_the_best_that_does_not_look_may_be_a_trained_blind_arm():
 def test_a_weak_looker_that_throws_its_priors_away_is_not_told_to_use_the_volume():
     world, training = (World(count, seed=seed, prior=0.95) for count, seed in ((150, 5), (400, 6)))
     audit = audited(Looker(world, 0.25, 0.1), world, training)
-    assert audit.margin.value > 0.05  # own minus another patient's
+    assert audit.other.above.value > 0.05  # own minus another patient's
     assert audit.gain.name == "blind-rule"
     assert audit.gain.above.value < 0
     assert not audit.verdict().startswith((SEEN, "The volume is used"))
@@ -207,7 +222,7 @@ def test_own_minus_another_by_hand():
         policy, WORLD, TRAINING, conditions=[{"use": "blank"}, {"use": "other-patient", "repeats": 2}]
     )
     own, other = (audit.score(condition).value for condition in ("own", "other-patient"))
-    assert audit.margin.value == pytest.approx(own - other)
+    assert audit.other.above.value == pytest.approx(own - other)
     rows = rows_of(audit)
     assert rows["own volumes", "strict_accuracy"].value == pytest.approx(own)
     assert rows["another patient's volumes", "strict_accuracy"].note == "mean over 2 exchanges of volumes"
@@ -256,7 +271,7 @@ def test_own_answers_are_those_that_the_evaluation_alone_would_score():
 
 
 def test_few_twins_are_no_sign_for_or_against():
-    twins = [*BLANK, {"use": "twin", "max_questions": 15}]
+    twins = [*BLANK, {"use": "other-patient"}, {"use": "twin", "max_questions": 15}]
     said = audited(Looker(WORLD), WORLD, TRAINING, conditions=twins).verdict()
     assert said.startswith("The volume is used, and undecided is what in it: +")
     assert "too few patients" in said

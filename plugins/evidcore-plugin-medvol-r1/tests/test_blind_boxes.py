@@ -93,8 +93,8 @@ def test_a_policy_that_looks_has_a_margin_and_nothing_over_air_or_in_its_words(c
     other = rows["another patient's volumes", "dsc"].value
     # of two sides and two heights, another patient shares both by chance
     assert 0.1 < other < 0.45
-    assert result.margin.value == pytest.approx(1 - other)
-    assert result.margin.low > 0
+    assert result.other.above.value == pytest.approx(1 - other)
+    assert result.other.above.low > 0
     assert "The volume is used" in result.verdict()
     assert "points of DSC" in result.verdict()
     assert result.blind.rule == "the usual place of what is asked in these words"
@@ -149,7 +149,7 @@ def test_a_figure_that_cannot_be_measured_counts_0_in_the_margin(cases, segmente
     [own] = result.results["own"]
     assert own.values("dsc") == (0.0,) * 24
     assert [name for name in own.measured.texts[0].unscored if "dsc" in name] == ["dsc", "oracle_dsc"]
-    assert result.margin.value == 0.0
+    assert result.other.above.value == 0.0
 
 
 def test_the_query_alone_is_what_words_are_not_the_numbers_of_the_slices(cases):
