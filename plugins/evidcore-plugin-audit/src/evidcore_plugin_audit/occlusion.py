@@ -86,11 +86,8 @@ class OccludedElsewhere(Edit):
 
 def _edited(prompt: Prompt, way: Way) -> Prompt | None:
     """Return the question over the case's first volume, on whose grid masks lie, edited."""
-    masks = asked_masks(prompt, prompt.case.regions)
-    if not masks:
-        return None
-    own = prompt.case.volumes[0]
-    volume = _edited_volume(own, masks, way)
+    own, masks = prompt.case.volumes[0], asked_masks(prompt, prompt.case.regions)
+    volume = _edited_volume(own, masks, way) if masks else None
     if volume is None:
         return None
     shown = prompt.crops()
@@ -124,14 +121,16 @@ def _edited_volume(ref: VolumeRef, masks: Sequence[MaskRef], way: Way) -> Volume
     def change_of(volume: Volume) -> Callable[[Volume], Array]:
         rng = np.random.default_rng(int(key, 16))
         region = np.logical_or.reduce([read_mask(mask, like=volume) for mask in masks])
-        if not region.any():
+        if not region.any() or region.all():
             raise _NothingToEdit
-        shape = beside(volume, region) <= BLEND_MM if way == "replaced" else region
-        places = None if way == "covered" or shape.all() else elsewhere(volume, shape, rng, way == "replaced")
-        if shape.all() or (places is None and way != "covered"):
-            raise _NothingToEdit
-        if places is not None and way == "covered elsewhere":
-            region, places = _filled(places, region.shape), None
+        places = None
+        if way != "covered":
+            shape = beside(volume, region) <= BLEND_MM if way == "replaced" else region
+            places = None if shape.all() else elsewhere(volume, shape, rng, alike=way == "replaced")
+            if places is None:
+                raise _NothingToEdit
+            if way == "covered elsewhere":
+                region, places = _filled(places, region.shape), None
         seed = int(rng.integers(1 << 32))  # of the noise of each colour: what is grey stays grey
         return lambda some: without(some, region, places, np.random.default_rng(seed))
 
