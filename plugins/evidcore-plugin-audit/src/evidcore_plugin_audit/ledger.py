@@ -20,18 +20,18 @@ FIGURES = {  # a metric -> its column
     "other_patient_minus": "another patient's minus the best blind rule",
 }
 _MEASURING = ("audit/", "condition/", "evaluation/", "task/")  # components whose code makes the figures
-_TOLD = ("value", "low", "high", "unit", "questions", "patients")
+_KEYS = ("value", "low", "high", "unit", "questions", "patients")
 
 
 def records_of(places: Iterable[Path]) -> list[RunRecord]:
     """Return the audited runs among these folders and in them, in the order given, each once."""
-    found = [
+    folders = [
         path.parent
         for place in places
         for depth in (".", "*", "*/*")
         for path in sorted(place.glob(f"{depth}/lock.toml"))
     ]
-    records = [read_head(folder) for folder in dict.fromkeys(found)]
+    records = [read_head(folder) for folder in dict.fromkeys(folders)]
     audited = [record for record in records if any(result.get("verdict") for result in record.results)]
     if not audited:
         named = ", ".join(map(str, places))
@@ -75,11 +75,11 @@ def _figures(rows: Iterable[Mapping[str, Any]], task: str) -> dict[str, dict[str
         elif row["name"] != task:
             continue
         if metric in FIGURES:
-            known[metric] = {key: row.get(key) for key in _TOLD}
+            known[metric] = {key: row.get(key) for key in _KEYS}
     return known
 
 
-def said(row: Mapping[str, Any], metric: str) -> str:
+def written(row: Mapping[str, Any], metric: str) -> str:
     """Return a figure of a row with its interval, as it is written."""
     figure = row["figures"].get(metric)
     if figure is None or figure["value"] is None:
@@ -103,7 +103,7 @@ def write_ledger(target: Path, records: Sequence[RunRecord], rows: Sequence[Mapp
     """Write the table, and each run's audit and lock, as a page."""
     text = page(
         "evidcore_plugin_audit", "ledger.html", title="Audits", kicker="audits", heads=FIGURES.values(),
-        rows=[(row, [said(row, metric) for metric in FIGURES]) for row in rows], notes=notes(rows),
+        rows=[(row, [written(row, metric) for metric in FIGURES]) for row in rows], notes=notes(rows),
         blocks=[(record, audit(record)) for record in records],
         phantoms=sorted({name for record in records for name in record.phantom_datasets()}),
     )  # fmt: skip

@@ -27,7 +27,7 @@ def ledger(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     from rich.text import Text
 
     from evidcore.errors import printable
-    from evidcore_plugin_audit.ledger import FIGURES, notes, records_of, said, write_ledger
+    from evidcore_plugin_audit.ledger import FIGURES, notes, records_of, write_ledger, written
     from evidcore_plugin_audit.ledger import ledger as rows_of
 
     records = records_of(runs or (Path("runs"),))
@@ -43,7 +43,7 @@ def ledger(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         cells = [
             row["run"],
             row["task"],
-            *(said(row, metric) for metric in FIGURES),
+            *(written(row, metric) for metric in FIGURES),
             row["questions"],
             row["code"],
         ]
