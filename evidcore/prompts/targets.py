@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,25 @@ from evidcore.model.processor import Encoded, VolumeProcessor, refuse_too_long
 from evidcore.prompts.rows import PromptSource, Row
 
 IGNORED = -100  # the label of tokens that are not predicted
+NEWEST = 1 << 16  # rows whose images are remembered: more than a step has
+
+
+class GivenImages:
+    """Which images, by handle, came with the tokens of the newest rows."""
+
+    def __init__(self) -> None:
+        self._by_row: dict[int, set[tuple[int, ...]]] = {}
+
+    def add(self, ids: Sequence[int], handles: Sequence[int]) -> None:
+        """Remember what a row is given; equal tokens may come with several sets of images."""
+        row = hash(tuple(ids))
+        self._by_row[row] = self._by_row.pop(row, set()) | {tuple(handles)}  # as the newest
+        if len(self._by_row) > NEWEST:
+            del self._by_row[next(iter(self._by_row))]
+
+    def beside(self, ids: Sequence[int]) -> Collection[tuple[int, ...]]:
+        """Return the sets of handles that came with a row's tokens; none of an unknown row."""
+        return self._by_row.get(hash(tuple(ids)), ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +66,7 @@ class Targets:
         self.processor, self.source = processor, source
         self.opening = processor.opening_of(strategy)
         self.reweighter, self.package = reweighter, package
+        self.given = GivenImages()
 
     def row(self, position: int) -> Target:
         """Return the row at `position`.
@@ -86,6 +106,7 @@ class Targets:
         weights = torch.zeros(ids.shape)
         for number, item in enumerate(targets):
             start, stop = len(item.prompt_ids), len(item.prompt_ids) + len(item.answer_ids)
+            self.given.add((*item.prompt_ids, *item.answer_ids), item.handles)
             ids[number, :stop] = torch.tensor(item.prompt_ids + item.answer_ids)
             mask[number, :stop] = 1
             given = torch.tensor(item.loss_mask) == 0

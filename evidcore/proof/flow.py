@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from evidcore.case import Crop, Prompt, TextPart
@@ -20,6 +21,7 @@ from evidcore.compute.processes import rng_preserved
 from evidcore.errors import RunError
 from evidcore.model.parts import part_of
 from evidcore.model.processor import VolumeProcessor
+from evidcore.prompts.targets import GivenImages
 
 MOVED = 1e-8  # nats: any bit; a blind pass gives exactly 0, and one may see and care little
 USUAL = 32.0  # nats at most that a word drawn at random is from what a model expects
@@ -253,6 +255,26 @@ def _reacted(
                 "how images are dealt to rows, and what is shared between rows",
             )  # fmt: skip
     return least
+
+
+def prove_images_of_rows(
+    where: str,
+    given: GivenImages,
+    ids: Int[Tensor, "row place"],
+    mask: Int[Tensor, "row place"],
+    images: Int[Tensor, "image handle"] | None,
+) -> None:
+    """Prove of a pass that trains, from its handles alone, that each row has the images of its own prompt."""
+    left = [] if images is None else images.flatten().tolist()
+    for number, (row, is_token) in enumerate(zip(ids, mask.bool(), strict=True)):
+        known = given.beside(row[is_token].tolist())
+        count = len(next(iter(known), ()))
+        if tuple(left[:count]) not in known:
+            stop(
+                where, "own images", f"row {number} of a pass has other images than came with its prompt.",
+                "what deals rows and images to passes and processes",
+            )  # fmt: skip
+        del left[:count]
 
 
 def prove_gradient(

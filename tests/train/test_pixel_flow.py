@@ -361,6 +361,43 @@ def test_what_is_broken_is_named_before_it_is_trained_on(bench, name):
     assert step > 1 or torch.equal(bench.flat(trainer.model), before)
 
 
+def dealt_late(method, images_of):
+    """Exchange the images of rows once the first step is over, when the proof at the start is too."""
+
+    def plant(trainer):
+        real = getattr(trainer, method)
+
+        def broken(*args, **kwargs):
+            result = real(*args, **kwargs)
+            return images_of(result) if trainer.proof is None and trainer.state.global_step else result
+
+        setattr(trainer, method, broken)
+
+    return plant
+
+
+def rolled_pixels(batch):
+    return {**batch, "pixel_values": batch["pixel_values"].roll(1, 0)}
+
+
+LATE = {  # between two proofs
+    "GRPO": (grpo_trainer, {}, dealt_late("_generate_and_score_completions", rolled_pixels)),
+    "SFT": (sft_trainer, {}, dealt_late("data_collator", rolled_pixels)),
+    "SFT, packed": (sft_trainer, {"questions_per_volume": 2}, dealt_late("data_collator", rolled_pixels)),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_images_that_are_dealt_to_other_rows_later_are_named_at_that_step(bench, name):
+    make, settings, plant = LATE[name]
+    trainer = make(bench, steps=3, pixel_check_every_steps=0, **settings)
+    trainer.proof = getattr(trainer, "proof", None)
+    plant(trainer)
+    message = r"step [23]: pixel-flow proof, clause 'own images': row \d+ of a pass"  # 3: collated ahead
+    with pytest.raises(RunError, match=message):
+        stage.train(trainer, bench.folder, resume=False)
+
+
 ASKED = {  # in an evaluation
     "rows: permuted": (seen("rolled"), "own row"),
     "rows: the first's for all": (seen("first"), "own row|no other row"),

@@ -67,6 +67,7 @@ class ReplayTrainer(GroupTrainer):
         first = self.state.global_step * self.keys.rows_per_step + number * rows
         batch = self.targets.batch([{"prompt": str(first + index)} for index in range(rows)])
         inputs, is_answer = self.answers_of(batch)
+        self.prove_images(inputs, self.targets.given)
         start, beneath = self.ref_model, contextlib.nullcontext()
         if start is None:  # the model as it was at the start is what lies beneath PEFT's additions
             start, beneath = self.model, self.accelerator.unwrap_model(self.model).disable_adapter()

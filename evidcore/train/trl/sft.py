@@ -79,12 +79,13 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         return total
 
     @timed("forward_backward")
-    def training_step(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Let trl compute a loss and its gradient, where the pixels are known to count."""
         model.train()  # before the proof: activations are computed again in training mode alone
         self.prove_pixels(prove_targets, self._micro_batch % self.args.gradient_accumulation_steps)
         self._micro_batch += 1
-        return super().training_step(model, *args, **kwargs)
+        self.prove_images(inputs, self.targets.given)
+        return super().training_step(model, inputs, *args, **kwargs)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

@@ -36,6 +36,8 @@ from evidcore.model import assemble
 from evidcore.model.parts import AdaptedLinear, adapted_layers, matrices_of, part_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
+from evidcore.prompts.targets import GivenImages
+from evidcore.proof.flow import prove_images_of_rows
 from evidcore.train.settings import TrainingKeys, dtype_of_products
 from evidcore.train.tiny_model import tiny_model
 from evidcore.train.trl.optimizers import with_muon
@@ -127,6 +129,13 @@ class StageTrainer(TimedTrainer):
         if is_due and (is_first or micro_batch == turn % self.args.gradient_accumulation_steps):
             self._proven = step
             prove(self, turn, slopes=is_first)
+
+    def prove_images(self, rows: Mapping[str, Any], given: GivenImages) -> None:
+        """Prove, at each pass, that rows have their own images: next to nothing beside a pass."""
+        where = f"{self.args.output_dir}: step {self.state.global_step + 1}"
+        prove_images_of_rows(
+            where, given, rows["input_ids"], rows["attention_mask"], rows.get("pixel_values")
+        )
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Make one parameter group for each part with and without weight decay."""

@@ -41,6 +41,7 @@ from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource, Row
+from evidcore.prompts.targets import GivenImages
 from evidcore.proof.passes import ANSWER_TOKENS, Proof, prove_groups
 from evidcore.reward import composer
 from evidcore.train.sampler import PolicySampler, parents, run_strategy
@@ -187,6 +188,7 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self.rollouts: list[Rollout] = []
         self.judgement = composer.Judgement({}, {})
         self.proof: Proof | None = None
+        self.given = GivenImages()
         self._ended: list[bool] = []
         self._figures: dict[str, float] = {}
         self._dead_steps = 0  # on end, until now
@@ -290,6 +292,11 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self._ended = [episode.ids[-1] in sampler.sampling.end_ids for episode in self.episodes]
         handles = [list(sampler.prefix(episode).handles) for episode in self.episodes]
         images = handles if any(handles) else None
+        if self.proof is None:
+            for episode, shown in zip(self.episodes, handles, strict=True):
+                asked = sampler.asked(episode.prompt).ids
+                self.given.add(asked, shown)  # trl masks answers that were cut
+                self.given.add((*asked, *episode.ids), shown)
         self.state.num_input_tokens_seen += sum(len(sampler.prefix(episode).ids) for episode in self.episodes)
         return (
             [list(sampler.asked(episode.prompt).ids) for episode in self.episodes],
@@ -403,6 +410,9 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
     ) -> Any:
         """Score answers, each prompt once per group where that is exact and pays."""
         vlm = stage.vlm_of(self.accelerator.unwrap_model(model))
+        if self.proof is None:
+            rows = {"input_ids": input_ids, "attention_mask": attention_mask, "pixel_values": pixel_values}
+            self.prove_images(rows, self.given)
         groups = Groups(
             input_ids=input_ids, attention_mask=attention_mask, after=logits_to_keep,
             answers=self.num_generations, pixel_values=pixel_values, num_images=num_images,
