@@ -1,12 +1,12 @@
 """Reward `consistent-evidence`: is a slice cited where the report affirms a finding, and only there?"""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 from evidcore_plugin_reports.agreement import affirmed
 from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 
 from evidcore.api import Finding, Labeler, Reward, Rollout, Score, Unscored
-from evidcore.case import Evidence, Verdict
+from evidcore.case import Verdict
 from evidcore.contracts import LabelError
 
 
@@ -38,36 +38,28 @@ class ConsistentEvidence(Reward):
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> Sequence[Score | Unscored | None]:
         """Judge each answer by itself; equal reports are read once."""
-        read = self.labeler.read_once(item.answer.report or "" for item in rollouts if _is_formed(item))
+        asked = (one.answer for one in rollouts if _is_asked(one))
+        formed = (one for one in asked if one.malformed is None and one.evidence is not None)
+        read = self.labeler.read_once(answer.report or "" for answer in formed)
         return [_judge(rollout, read) for rollout in rollouts]
-
-
-def _judge(rollout: Rollout, read: Mapping[str, Sequence[Finding] | LabelError]) -> Score | Unscored | None:
-    answer = rollout.answer
-    if not _is_asked(rollout):
-        return None
-    if not _is_formed(rollout):
-        return Score(value=0.0, reason=answer.malformed or "no evidence")
-    findings = read[answer.report or ""]
-    if isinstance(findings, LabelError):
-        return Unscored(kind="failed", reason=str(findings))
-    assert answer.evidence is not None  # it is formed
-    return _compare(answer.evidence, {*affirmed(findings)})
 
 
 def _is_asked(rollout: Rollout) -> bool:
     return {"shown", "targets"} <= rollout.prompt.reference.keys()
 
 
-def _is_formed(rollout: Rollout) -> bool:
+def _judge(rollout: Rollout, read: Mapping[str, Sequence[Finding] | LabelError]) -> Score | Unscored | None:
     answer = rollout.answer
-    return _is_asked(rollout) and answer.malformed is None and answer.evidence is not None
-
-
-def _compare(evidence: Evidence, said: Set[str]) -> Score:
-    cited = evidence.slices.keys()
+    if not _is_asked(rollout):
+        return None
+    if answer.malformed is not None or answer.evidence is None:
+        return Score(value=0.0, reason=answer.malformed or "no evidence")
+    findings = read[answer.report or ""]
+    if isinstance(findings, LabelError):
+        return Unscored(kind="failed", reason=str(findings))
+    said, cited = {*affirmed(findings)}, answer.evidence.slices.keys()
     if not cited:
-        named = evidence.slice is not None
+        named = answer.evidence.slice is not None
         what = ", ".join(sorted(said)) or "nothing"
         reason = f"affirmed is {what}, cited is {'a slice' if named else 'none'}"
         return Score(value=float(named == bool(said)), reason=reason)

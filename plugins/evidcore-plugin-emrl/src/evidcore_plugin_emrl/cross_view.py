@@ -208,7 +208,9 @@ class CrossView(Reward):
         if lost := [z for z in slices.values() if z not in shown]:
             return Score(value=0.0, reason=f"slice {lost[0]} was not shown")
         if self.mask_gate:
-            slices = {name: z for name, z in slices.items() if self._shows(case, name, shown[z])}
+            folder, binds = self._cache_folder, self.bind == "finding"
+            seen = {z: shown_findings(case, as_scanned(shown[z]), folder) for z in slices.values()}
+            slices = {name: z for name, z in slices.items() if (name in seen[z] if binds else seen[z])}
             if not slices:
                 return Score(value=0.0, reason="the mask shows no finding on the named slice")
         places = {z: shown[z] for z in dict.fromkeys(slices.values())}
@@ -228,10 +230,6 @@ class CrossView(Reward):
             return dict(evidence.slices) if evidence.slice is None else {"": evidence.slice}
         given = evidence.slices if evidence.slice is None else dict.fromkeys(paid, evidence.slice)
         return {name: given[name] for name in sorted(paid) if name in given}
-
-    def _shows(self, case: Case, name: str, crop: Crop) -> bool:
-        shown = shown_findings(case, as_scanned(crop), self._cache_folder)
-        return name in shown if self.bind == "finding" else bool(shown)
 
     def _controls(self, case: Case, z: int, crop: Crop) -> list[ImageQuestion]:
         match self.control:

@@ -1,7 +1,6 @@
 """What a report and the slice that it cites are worth, held against the findings and masks of the case."""
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
@@ -9,7 +8,7 @@ from types import MappingProxyType
 from evidcore_plugin_medvol_r1.target import measure
 from evidcore_plugin_reports.agreement import affirmed, compare_details, states
 
-from evidcore.api import Finding, Prompt, VolumeRef
+from evidcore.api import Finding, Prompt
 from evidcore.case import Evidence
 from evidcore.contracts import LabelError, Totals
 from evidcore.data import read_geometry
@@ -146,8 +145,8 @@ def figures(
     cited = {name: known.cited(name, evidence) for name in known.present}
     off = [abs(z - known.gold[name]) for name, z in cited.items() if z is not None]
     if off:
-        slices = sum(off) / len(off)
-        found |= {"slice_off": slices, "slice_off_mm": slices * _spacing_mm(prompt.case.volumes[0])}
+        slices, step_mm = sum(off) / len(off), read_geometry(prompt.case.volumes[0]).spacing_mm_zyx[0]
+        found |= {"slice_off": slices, "slice_off_mm": slices * step_mm}
         return found, {}
     why = "no slice is cited" if known.present else "the scan is healthy"
     return found, dict.fromkeys(("slice_off", "slice_off_mm"), why)
@@ -156,9 +155,3 @@ def figures(
 def _ratio(sets: tuple[set[str], set[str]]) -> Totals:
     above, below = sets
     return Totals("ratio", (float(len(above & below)), float(len(below))))
-
-
-@functools.lru_cache(maxsize=2048)
-def _spacing_mm(ref: VolumeRef) -> float:
-    """Return the distance of two slices, from the header."""
-    return read_geometry(ref).spacing_mm_zyx[0]

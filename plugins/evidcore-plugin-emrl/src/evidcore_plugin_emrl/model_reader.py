@@ -80,10 +80,10 @@ class ModelReader(Reader):
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
         """Ask the model, equal questions once."""
-        return ask(self._policy, questions, self._instruction, self._max_new_tokens)
+        return self._reader(questions)
 
     @functools.cached_property
-    def _policy(self) -> Policy:
+    def _reader(self) -> "PolicyReader":
         """Load the model; nothing of it is trained."""
         self.ready()
         device = device_of(self._device, "model-reader")
@@ -106,7 +106,8 @@ class ModelReader(Reader):
                 language, tokenizer, seeing, encoder_table=self._encoder, bridge_table=MERGER,
                 view_table=SLICES,
             )  # fmt: skip
-        return VLMPolicy(model.to(device), processor)
+        policy, most = VLMPolicy(model.to(device), processor), self._max_new_tokens
+        return PolicyReader(policy, policy, instruction=self._instruction, max_new_tokens=most)
 
 
 class PolicyReader(Reader):
@@ -138,25 +139,13 @@ class PolicyReader(Reader):
         self._max_new_tokens = max_new_tokens
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
-        """Ask the model, equal questions once."""
-        return ask(self._policy, questions, self._instruction, self._max_new_tokens)
-
-
-def ask(
-    policy: Policy, questions: Sequence[ImageQuestion], instruction: str, max_new_tokens: int
-) -> list[str | None]:
-    """Return what a policy answers greedily to each question, with an instruction below it.
-
-    It is given no case; equal questions are asked once, and empty words are no answer.
-    """
-    asked = {question: _prompt(question, instruction) for question in questions}
-    said = policy.generate(list(asked.values()), max_new_tokens=max_new_tokens)
-    answers = {question: text.strip() or None for question, text in zip(asked, said, strict=True)}
-    return [answers[question] for question in questions]
-
-
-def _prompt(question: ImageQuestion, instruction: str) -> Prompt:
-    case = Case(id="asked", patient=None, volumes=tuple(crop.volume for crop in question.crops))
-    text = f"{question.text}\n{instruction}" if instruction else question.text
-    shown = (VisualPart(crop=crop) for crop in question.crops)
-    return Prompt(id="asked", case=case, task="asked", parts=(*shown, TextPart(text=text)))
+        """Ask the model, equal questions once; empty words are no answer."""
+        asked: dict[ImageQuestion, Prompt] = {}
+        for question in questions:
+            case = Case(id="asked", patient=None, volumes=tuple(crop.volume for crop in question.crops))
+            text = f"{question.text}\n{self._instruction}" if self._instruction else question.text
+            shown = [VisualPart(crop=crop) for crop in question.crops]
+            asked[question] = Prompt(id="asked", case=case, task="asked", parts=(*shown, TextPart(text=text)))
+        said = self._policy.generate(list(asked.values()), max_new_tokens=self._max_new_tokens)
+        answers = {question: text.strip() or None for question, text in zip(asked, said, strict=True)}
+        return [answers[question] for question in questions]

@@ -26,6 +26,7 @@ from evidcore.api import Case, Crop, DataError, read_mask
 from evidcore.compute.loading import share_of_peak
 from evidcore.contracts import FitLog
 from evidcore.data import volume_cache
+from evidcore_plugin_emrl.matched_slices import patient_of
 from evidcore_plugin_emrl.reading_figures import (
     LEAST_PIXELS,
     Scores,
@@ -149,13 +150,11 @@ def validated(reader: SliceReader, cases: Sequence[Case]) -> dict[str, Any]:
 
 def _split(cases: Sequence[Case], rng: np.random.Generator) -> tuple[list[Case], list[Case]]:
     """Return cases to learn from and cases of other patients that set the thresholds."""
-    patients = sorted({case.patient or case.id for case in cases})
+    patients = sorted(set(map(patient_of, cases)))
     count = max(1, round(HELD_BACK * len(patients)))
     held = {patients[index] for index in rng.permutation(len(patients))[:count]}
-    return (
-        [case for case in cases if (case.patient or case.id) not in held],
-        [case for case in cases if (case.patient or case.id) in held],
-    )
+    learned = [case for case in cases if patient_of(case) not in held]
+    return learned, [case for case in cases if patient_of(case) in held]
 
 
 def _read(

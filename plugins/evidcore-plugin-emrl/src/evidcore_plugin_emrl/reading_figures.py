@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy  # loads its parts when they are first asked for
 from sklearn.metrics import roc_auc_score
 
 from evidcore.api import Case, read_mask
@@ -35,8 +36,6 @@ class Shown:
 
 def shown(case: Case, findings: Sequence[str]) -> Shown:
     """Measure the findings' masks of a case on its first volume."""
-    from scipy import ndimage
-
     volume = volume_cache.read(case.volumes[0])
     areas = np.zeros((volume.shape_zyx[0], len(findings)), np.int64)
     lesions: list[tuple[int, int, int]] = []
@@ -45,7 +44,7 @@ def shown(case: Case, findings: Sequence[str]) -> Shown:
             continue
         mask = read_mask(case.masks[name], like=volume)
         areas[:, index] = mask.sum(axis=(1, 2))
-        labels, count = ndimage.label(mask, structure=np.ones((3, 3, 3)))
+        labels, count = scipy.ndimage.label(mask, structure=np.ones((3, 3, 3)))
         for label in range(1, count + 1):
             own = (labels == label).sum(axis=(1, 2))
             lesions.append((int(own.argmax()), index, int(own.max())))

@@ -182,7 +182,7 @@ class ReportEvidence(Task):
         try:
             value: Any = json.loads(said, object_pairs_hook=once)
         except (ValueError, RecursionError):
-            return {}, f"the evidence is {shortened(said)!r}, expected {FORMS[self.cite]} or {NOTHING}"
+            value = []
         if value is None:
             return {}, None
         keys = list(value) if isinstance(value, Mapping) else []
@@ -199,13 +199,11 @@ class ReportEvidence(Task):
 
     def _form(self) -> str:
         """Return the sentence that asks for the form."""
-        what = {
-            "report": "the slice, of those shown, that shows it best",
-            "finding": "for each finding the slice, of those shown, that shows it best",
-        }[self.cite]
+        what = "for each finding the slice" if self.cite == "finding" else "the slice"
         texts = {"report": "…", "evidence": FORMS[self.cite]}
         form = "".join(f"<{name}>{texts[name]}</{name}>" for name in ORDERS[self.order])
         form = f"<think>…</think>{form}" if self.think else form
+        what += ", of those shown, that shows it best"
         return f"Write the report and name {what}, or {NOTHING} if nothing is found:\n{form}"
 
     def _prompt(

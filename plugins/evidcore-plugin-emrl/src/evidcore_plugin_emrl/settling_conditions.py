@@ -33,9 +33,11 @@ def conditions(
 
     One that cites no slice that was shown gives none. False findings are drawn from `vocabulary`.
     """
-    case = rollout.prompt.case
+    case, evidence = rollout.prompt.case, rollout.answer.evidence
     shown = shown_slices(rollout.prompt)
-    cited = _cited(rollout)
+    if evidence is None:
+        return {}
+    cited = dict.fromkeys(evidence.slices.values() if evidence.slice is None else [evidence.slice])
     if not cited or not all(z in shown for z in cited):
         return {}
     gold = frozenset(case.present())
@@ -81,14 +83,6 @@ def conditions(
                 answer=dataclasses.replace(right.answer, report=text, evidence=evidence),
             )
     return result
-
-
-def _cited(rollout: Rollout) -> list[int]:
-    evidence = rollout.answer.evidence
-    if evidence is None:
-        return []
-    cited = evidence.slices.values() if evidence.slice is None else [evidence.slice]
-    return list(dict.fromkeys(cited))
 
 
 def _index(crop: Crop) -> int:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -55,10 +55,12 @@ class SliceFindings(Task):
         if not fitting:
             return ()
         z = rng.choice(fitting)
+        absent = {name: Finding(name=name, state="absent") for name in case.present() if name not in seen[z]}
+        findings = [absent.get(one.name, one) for one in case.findings]
         return [
             Prompt(
                 id=f"{case.id}:slice-findings:{z}",
-                case=dataclasses.replace(case, findings=_as_seen(case, seen[z])),
+                case=dataclasses.replace(case, findings=tuple(findings)),
                 task="slice-findings",
                 parts=(shown[z], TextPart(text=self.question)),
                 reference={"present": seen[z]},
@@ -78,11 +80,3 @@ class SliceFindings(Task):
         """Take the whole completion as what is said of the slice; malformed without a word, or with tags."""
         said = completion.strip()
         return Answer(text=completion, malformed=prose_fault(said), report=said or None)
-
-
-def _as_seen(case: Case, names: Collection[str]) -> tuple[Finding, ...]:
-    """Return the findings of a case, those present elsewhere as absent."""
-    return tuple(
-        Finding(name=one.name, state="absent") if one.state == "present" and one.name not in names else one
-        for one in case.findings
-    )

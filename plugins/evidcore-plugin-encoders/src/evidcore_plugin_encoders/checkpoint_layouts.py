@@ -64,21 +64,16 @@ def convert_encoder(file: Path, name: str, folder: Path) -> dict[str, Any]:
         encoder = ViT3D(**options)
         weights = _folded(encoder, _renamed(encoder, published, file, name), options, file, layout)
     load_weights(encoder, file, f"Name a file of {layout['published']}.", weights)
-    _write(encoder, file, name, folder)
-    return {"use": layout["use"], **options, "pretrained": str(folder)}
-
-
-def _write(encoder: nn.Module, file: Path, name: str, folder: Path) -> None:
-    """Write where the weights come from, and then the weights: where they stand, all stands."""
-    layout = LAYOUTS[name]
     with file.open("rb") as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    origin = {"file": file.name, "sha256": sha256, "name": name, "published": layout["published"]}
     treatment = (FOLDED if layout["use"] == "vit3d" else RENAMED).format(**layout)
-    published = layout["published"]
-    source = SOURCE.format(file=file.name, sha256=sha256, name=name, published=published, treatment=treatment)
+    source = SOURCE.format(treatment=treatment, **origin)
     other = "name another folder with --out"
     write_atomically(folder / "SOURCE.md", source.encode(), or_else=other)
+    # the weights last: where they stand, all stands
     write_atomically(folder / WEIGHTS, safetensors.save(encoder.state_dict()), or_else=other)
+    return {"use": layout["use"], **options, "pretrained": str(folder)}
 
 
 def _renamed(encoder: nn.Module, published: Mapping[str, Tensor], file: Path, name: str) -> dict[str, Tensor]:

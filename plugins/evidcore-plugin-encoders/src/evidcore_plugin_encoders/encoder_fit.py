@@ -121,12 +121,12 @@ def fit_encoder(
             'encoder: supervision = ["voxels"] asks maps at full resolution, and this encoder makes none. '
             "Give vit3d fine_channels, or leave it out."
         )
-    clock = clock_for(next(encoder.parameters()).device)
+    device = next(encoder.parameters()).device
+    clock = clock_for(device)
     with clock.part("data"):
         asked: dict[str, Any] = {"structures": structures, "view": options.view}
         known = read_targets(train, encoder, names, masks=masks, voxels=voxels, **asked)
         held_out = read_targets(validation, encoder, names, masks=False, **asked)
-    device = next(encoder.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         grid = encoder.grid(known.size_zyx)

@@ -18,7 +18,6 @@ from evidcore.data.prefetch import thread_count
 from evidcore.data.preparation import resize
 
 SEEN_FRACTION = 0.02  # of a patch's voxels, from which on the patch shows a finding
-TENSORS = ("volumes", "findings", "sides", "patches", "voxels", "unmasked")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class Targets:
 
     def batch(self, rows: Int[Tensor, " case"], device: torch.device) -> Targets:
         """Return some of the cases, on the device that trains."""
-        tensors = {key: value[rows].to(device) for key, value in vars(self).items() if key in TENSORS}
+        tensors = {key: part[rows].to(device) for key, part in vars(self).items() if isinstance(part, Tensor)}
         return Targets(**tensors, reports=tuple(self.reports[row] for row in rows.tolist()), names=self.names)
 
     def shifted(self, by_yx: tuple[int, int], grid: Grid) -> Targets:

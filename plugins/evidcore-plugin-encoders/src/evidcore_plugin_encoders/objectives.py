@@ -56,6 +56,7 @@ class Objective(nn.Module):
     def __init__(self, width: int, grid: Grid, findings: int) -> None:
         """Take the channels of what is asked, the grid of patches, and how many findings there are."""
         super().__init__()
+        self.grid = grid
 
 
 class Labels(Objective):
@@ -63,7 +64,6 @@ class Labels(Objective):
 
     def __init__(self, width: int, grid: Grid, findings: int) -> None:
         super().__init__(width, grid, findings)
-        self.grid = grid
         self.anywhere = Questionnaire(width, findings, 0.2)
         self.by_side = Questionnaire(width, findings, 0.1)
 
@@ -87,7 +87,6 @@ class Zones(Objective):
         super().__init__(width, grid, findings)
         if grid[0] % HEIGHTS or grid[2] % HALVES:
             raise ValueError(f"zones need a grid whose z divides by {HEIGHTS} and x by {HALVES}, got {grid}")
-        self.grid = grid
         self.ask = Questionnaire(width, findings, 0.08)
 
     def forward(self, features: Features, known: Targets) -> Tensor:
@@ -167,7 +166,6 @@ class Contrastive(Objective):
 
     def __init__(self, width: int, grid: Grid, findings: int) -> None:
         super().__init__(width, grid, findings)
-        self.grid = grid
         twice = 2 * width
         self.words = nn.EmbeddingBag(self.WORDS, twice, mode="mean")
         self.sentence = nn.Sequential(nn.Linear(twice, twice), nn.GELU(), nn.Linear(twice, twice))

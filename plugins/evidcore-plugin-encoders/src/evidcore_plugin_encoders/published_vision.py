@@ -253,14 +253,13 @@ class WholeModel(nn.Module):
 
     def forward(self, pictures: Float[Tensor, "picture 3 y x"]) -> Float[Tensor, "picture token width"]:
         """Return the embeddings of pictures on 0..1."""
-        features = torch.cat([self._embeddings(picture) for picture in pictures])
-        return features.reshape(len(pictures), -1, self.width)
-
-    def _embeddings(self, picture: Float[Tensor, "3 y x"]) -> Float[Tensor, "token width"]:
         known = inspect.signature(self.model.get_image_features).parameters
-        given = self.images(images=[picture], return_tensors="pt", do_rescale=False)
-        output = self.model.get_image_features(**{key: given[key] for key in given if key in known})
-        return torch.cat([item.flatten(0, -2) for item in output.pooler_output])
+        features: list[Tensor] = []
+        for picture in pictures:
+            given = self.images(images=[picture], return_tensors="pt", do_rescale=False)
+            output = self.model.get_image_features(**{key: given[key] for key in given if key in known})
+            features += [item.flatten(0, -2) for item in output.pooler_output]
+        return torch.cat(features).reshape(len(pictures), -1, self.width)
 
     @torch.no_grad()
     def refuse_other_inputs(self, published: Any) -> None:

@@ -30,21 +30,15 @@ def masks_of(
     """
     if not requests:
         return []
-    result: list[Mask | Exception]
     try:
         result = [*session.masks(requests)]
-        if len(result) != len(requests):
-            return [HalfMask(f"{len(result)} masks for {len(requests)} requests")] * len(requests)
-    except Exception as cause:
-        result = [cause] if len(requests) == 1 else [_alone(session, item) for item in requests]
-    return [item if isinstance(item, Exception) else _whole(item, shape_zyx) for item in result]
-
-
-def _alone(session: SegmenterSession, wanted: MaskRequest) -> Mask | Exception:
-    try:
-        return session.mask(wanted.prompts, wanted.z_window)
     except Exception as cause:  # handed to the caller, who knows what a failure means
-        return cause
+        if len(requests) == 1:
+            return [cause]
+        return [one for item in requests for one in masks_of(session, [item], shape_zyx)]
+    if len(result) != len(requests):
+        return [HalfMask(f"{len(result)} masks for {len(requests)} requests")] * len(requests)
+    return [_whole(item, shape_zyx) for item in result]
 
 
 def _whole(mask: Mask, shape_zyx: tuple[int, int, int]) -> Mask | Exception:

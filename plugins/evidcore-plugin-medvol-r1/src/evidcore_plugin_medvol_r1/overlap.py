@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import scipy  # loads its parts when they are first asked for
 
 from evidcore.api import Box
 from evidcore.data import Mask
@@ -38,12 +39,10 @@ def matched_iou(found: Sequence[Box], wanted: Sequence[Box]) -> float:
     Source:
         Kuhn 1955, The Hungarian method for the assignment problem, Naval Research Logistics Quarterly 2.
     """
-    from scipy.optimize import linear_sum_assignment
-
     if not found or not wanted:
         return 0.0
     table = np.array([[box_iou(item, other) for other in wanted] for item in found])
-    shared = table[linear_sum_assignment(table, maximize=True)].sum()
+    shared = table[scipy.optimize.linear_sum_assignment(table, maximize=True)].sum()
     return float(shared) / max(len(found), len(wanted))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy  # loads its parts when they are first asked for
 
 from evidcore.api import Box, Cache, Case, DataError, MaskRef, VisualPart, VolumeRef, read, read_mask
 from evidcore.case import Part
@@ -97,12 +98,10 @@ def slice_boxes(plane: Mask, z: int, most: int, smallest_px: float) -> tuple[Box
 
     A part needs `smallest_px` pixels for a box of its own.
     """
-    from scipy import ndimage
-
     if not plane.any():
         return ()
     if most > 1:
-        labels, _ = ndimage.label(plane, structure=np.ones((3, 3)))
+        labels, _ = scipy.ndimage.label(plane, structure=np.ones((3, 3)))
         sizes = np.bincount(labels.ravel())[1:]
         large = [part for part in np.argsort(-sizes, kind="stable")[:most] if sizes[part] >= smallest_px]
         if large:
@@ -112,9 +111,7 @@ def slice_boxes(plane: Mask, z: int, most: int, smallest_px: float) -> tuple[Box
 
 
 def _box(region: np.ndarray[Any, Any], z: int) -> Box:
-    from scipy import ndimage
-
-    [(rows, columns)] = ndimage.find_objects(region.astype(np.uint8))
+    [(rows, columns)] = scipy.ndimage.find_objects(region.astype(np.uint8))
     return Box(z=z, y0=rows.start, y1=rows.stop, x0=columns.start, x1=columns.stop)
 
 

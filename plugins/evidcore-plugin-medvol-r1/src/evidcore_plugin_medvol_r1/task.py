@@ -118,7 +118,11 @@ class ReasoningSegmentation(Task):
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
         """Ask for every target that is seen on a shown slice."""
-        queries = given(case) if self.asked == "queries" else by_mask(case, self.names, self._texts, seed)
+        queries: Sequence[Query] = case.queries
+        if self.asked == "masks":
+            queries = by_mask(case, self.names, self._texts, seed)
+        for query in queries:
+            require_masks(case, query.masks, f"query {query.id!r}")
         if not queries:
             return ()
         shown = view.render(case)
@@ -231,17 +235,6 @@ def _slices(parts: Sequence[Part], case: Case) -> dict[int, VisualPart]:
     """Return the parts that show slices of the case's volume, by index."""
     require_one_volume(case)
     return {z: part for z, part in shown_slices(parts).items() if part.crop.volume in case.volumes}
-
-
-def given(case: Case) -> Sequence[Query]:
-    """Return the queries that came with a case.
-
-    Raises:
-        DataError: if a query names a mask that the case lacks; names both.
-    """
-    for query in case.queries:
-        require_masks(case, query.masks, f"query {query.id!r}")
-    return case.queries
 
 
 def by_mask(

@@ -212,7 +212,8 @@ class FreeTextEvaluation(Evaluation[Replied]):
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
     ) -> Evaluation.BlindRule | None:
         """Return what it scores to say each time what is right most often in training."""
-        counts = collections.Counter(answers[0] for one in training() if (answers := _right(one)))
+        known = (one.reference.get("answers") for one in training())
+        counts = collections.Counter(answers[0] for answers in known if answers)
         if not counts:
             return None
         usual = min(counts, key=lambda answer: (-counts[answer], answer))
@@ -239,12 +240,8 @@ def agreement(said: str, right: Sequence[str]) -> dict[str, float]:
     }
 
 
-def _right(prompt: Prompt) -> list[str]:
-    return list(prompt.reference.get("answers", ()))
-
-
 def _figures(prompt: Prompt, answer: Answer) -> dict[str, float]:
-    right = _right(prompt)
+    right = prompt.reference.get("answers")
     if not right:
         return {}
     is_read = answer.malformed is None and isinstance(answer.value, str)

@@ -179,7 +179,8 @@ def _shown_slice(
     z = _whole(arguments, "slice")
     holding = [crop for crop in crops if _depth(crop)[0] <= z < _depth(crop)[1]]
     if not holding:
-        shown = ", ".join(_range_text(*_depth(crop)) for crop in crops)
+        spans = (_depth(crop) for crop in crops)
+        shown = ", ".join(str(low) if high - low == 1 else f"{low} to {high - 1}" for low, high in spans)
         raise ValueError(f"slice {z} is not shown; shown: {shown}")
     source = min(holding, key=lambda crop: _depth(crop)[1] - _depth(crop)[0])
     _, _, y0, y1, x0, x1 = read_geometry(source.volume).box_of(source)
@@ -202,10 +203,6 @@ def _is_tiled(crop: Crop) -> bool:
 def _depth(crop: Crop) -> tuple[int, int]:
     """Return the first slice of a crop and the one after its last."""
     return read_geometry(crop.volume).box_of(crop)[:2]
-
-
-def _range_text(start: int, stop: int) -> str:
-    return str(start) if stop - start == 1 else f"{start} to {stop - 1}"
 
 
 def _whole(arguments: Mapping[str, Any], name: str) -> int:

@@ -46,13 +46,16 @@ class Cider(Metric):  # no maintained library computes it without Java
 
         def figures(text: str, reference: str) -> dict[str, float]:
             ours, theirs = words(text), words(reference)
-            apart = len(ours) - len(theirs)
-            given = _weights(_grams(theirs), rarity, unseen)
-            said = _weights(_grams(ours), rarity, unseen)
-            plain = [_cosine(said[order], given[order], said[order]) for order in ORDERS]
-            cut = [_cosine(_cut(said[order], given[order]), given[order], said[order]) for order in ORDERS]
-            penalty, scale = math.exp(-(apart**2) / (2 * SIGMA_WORDS**2)), SCALE / len(ORDERS)
-            return {"cider_d": scale * penalty * sum(cut), "cider": scale * sum(plain)}
+            penalty = math.exp(-((len(ours) - len(theirs)) ** 2) / (2 * SIGMA_WORDS**2))
+            said, given = (_weights(_grams(some), rarity, unseen) for some in (ours, theirs))
+            plain = cut = 0.0
+            for mine, other in zip(said.values(), given.values(), strict=True):  # a cosine for each order
+                length = math.hypot(*mine.values()) * math.hypot(*other.values())
+                shared = [(weight, other[gram]) for gram, weight in mine.items() if gram in other]
+                plain += sum(one * two for one, two in shared) / (length or 1.0)
+                cut += sum(min(one, two) * two for one, two in shared) / (length or 1.0)
+            scale = SCALE / len(ORDERS)
+            return {"cider_d": scale * penalty * cut, "cider": scale * plain}
 
         return measured(texts, figures)
 
@@ -72,17 +75,3 @@ def _weights(grams: Grams, rarity: Mapping[tuple[str, ...], float], unseen: floa
     for gram, count in grams.items():
         result[len(gram)][gram] = count * rarity.get(gram, unseen)
     return result
-
-
-def _cut(ours: Weights, theirs: Weights) -> Weights:
-    return {gram: min(weight, theirs.get(gram, 0.0)) for gram, weight in ours.items()}
-
-
-def _cosine(ours: Weights, theirs: Weights, whole: Weights) -> float:
-    """Return ours · theirs / (|whole| |theirs|), 0 where one has no length."""
-    length = _length(whole) * _length(theirs)
-    return sum(weight * theirs.get(gram, 0.0) for gram, weight in ours.items()) / length if length else 0.0
-
-
-def _length(weights: Weights) -> float:
-    return math.sqrt(sum(weight**2 for weight in weights.values()))

@@ -31,9 +31,8 @@ class Emphasis(Reweighter):
         """Return a weight per token; those without characters have the weight of others."""
         places = [(*m.span(), weight) for way, weight in self.words.items() for m in way.finditer(text)]
         places += [(span.start, span.end, 0.0) for span in spans if span.label == "given"]
-
-        def weight_of(start: int, end: int) -> float:
-            known = (weight for first, last, weight in reversed(places) if start < last and end > first)
-            return next(known, self.other)
-
-        return [weight_of(*offset) for offset in offsets]
+        places.reverse()  # the last one counts
+        return [
+            next((weight for first, last, weight in places if start < last and end > first), self.other)
+            for start, end in offsets
+        ]

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -68,12 +67,12 @@ class EndpointReader(Reader):
         """
         asked = {question: self._conversation(question) for question in questions}
         answers = dict(zip(asked, self.client.ask(list(asked.values())), strict=True))
-        return [_words(answers[question]) for question in questions]
+        said = (answers[question] for question in questions)
+        return [None if isinstance(answer, Unanswered) else answer.strip() or None for answer in said]
 
     def _conversation(self, question: ImageQuestion) -> Conversation:
-        pictures = itertools.chain.from_iterable(map(self._pictures, question.crops))
         images = []
-        for picture in pictures:
+        for picture in (one for crop in question.crops for one in self._pictures(crop)):
             buffer = io.BytesIO()
             Image.fromarray(picture).save(buffer, format="PNG")
             url = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
@@ -102,7 +101,3 @@ class EndpointReader(Reader):
         spec = EncoderInput(size_zyx=size, spacing_mm_zyx=None, windows=self._windows, any_depth=True)
         grey = (prepare(crop, spec)[0].numpy() + 1) * 127.5
         yield from np.rint(grey).astype(np.uint8)
-
-
-def _words(answer: str | Unanswered) -> str | None:
-    return None if isinstance(answer, Unanswered) else answer.strip() or None

@@ -165,7 +165,10 @@ class ReportEvaluation(Evaluation[Answer]):
             return None
         rule, sets = best
         reports = {prompt.case.id: (reference_of(prompt, task), prompt.case.present()) for prompt in learnt}
-        texts = {item: _nearest_report(item, [*reports.values()]) for item in dict.fromkeys(sets)}
+        texts: dict[frozenset[str], str] = {}
+        for item in dict.fromkeys(sets):  # the report that affirms most of these and least else
+            apart = [(len(item ^ {*present}), report.text) for report, present in reports.values() if report]
+            texts[item] = min(apart, key=lambda pair: pair[0], default=(0, ""))[1]
         said = [Answer(text=texts[item], report=texts[item]) for item in sets]
         given = Answers(prompts, said, "blind-rule")
         findings = [[Finding(name=name) for name in sorted(item)] for item in sets]
@@ -239,12 +242,6 @@ def reference_of(prompt: Prompt, task: Task) -> Report | None:
     inside = (span for span in spans if start <= span.start and span.end <= end)
     moved = (dataclasses.replace(span, start=span.start - start, end=span.end - start) for span in inside)
     return Report(text=text, spans=tuple(moved))
-
-
-def _nearest_report(findings: frozenset[str], reports: Sequence[tuple[Report | None, Sequence[str]]]) -> str:
-    """Return the report that affirms most of the findings and least else, of those that there are."""
-    texts = [(len(findings ^ {*present}), report.text) for report, present in reports if report]
-    return min(texts, key=lambda pair: pair[0])[1] if texts else ""
 
 
 def _findings(answers: Sequence[ReportAnswer]) -> Measurement:

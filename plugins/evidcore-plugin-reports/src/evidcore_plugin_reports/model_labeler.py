@@ -15,7 +15,7 @@ from evidcore.api import Finding, Labeler, Span
 from evidcore.case import Side, State
 from evidcore.contracts import LabelError
 from evidcore.registry.factory import show
-from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint, Unanswered
+from evidcore_plugin_reports.endpoint import ChatClient, Endpoint, Unanswered
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 _ASKED = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
@@ -82,12 +82,10 @@ class ModelLabeler(Labeler):
 
     def read(self, texts: Sequence[str]) -> Sequence[tuple[Finding, ...] | LabelError]:
         """Ask about all texts, several at once."""
-        asked = [text for text in texts if text.strip()]
-        answers = iter(self.client.ask([self._conversation(text) for text in asked]))
+        system = {"role": "system", "content": self._instruction}
+        asked = [[system, {"role": "user", "content": text}] for text in texts if text.strip()]
+        answers = iter(self.client.ask(asked))
         return [self._findings(text, next(answers)) if text.strip() else () for text in texts]
-
-    def _conversation(self, text: str) -> Conversation:
-        return [{"role": "system", "content": self._instruction}, {"role": "user", "content": text}]
 
     def _findings(self, text: str, answer: str | Unanswered) -> tuple[Finding, ...] | LabelError:
         if isinstance(answer, Unanswered):

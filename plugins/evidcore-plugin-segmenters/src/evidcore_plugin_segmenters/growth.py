@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy  # loads its parts when they are first asked for
 
 from evidcore.api import Box
 from evidcore.data.masks import dice
@@ -85,8 +86,6 @@ def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
     Every interval around the usual intensities of the box's middle is tried. A region scores the share of
     the box's rows times the share of its columns that it reaches, times the share of itself that lies inside.
     """
-    from scipy import ndimage
-
     roi, inner = _surroundings(plane, box)
     local = plane[roi]
     core = _core(inner, local.shape)
@@ -110,7 +109,7 @@ def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
     cut_off = np.zeros_like(result)
     cut_off[inner] = result[inner]
     region = np.zeros(plane.shape, dtype=np.bool_)
-    labels, _ = ndimage.label(_filled(cut_off))
+    labels, _ = scipy.ndimage.label(_filled(cut_off))
     sizes = np.bincount(labels.reshape(-1))
     sizes[0] = 0
     region[roi] = labels == sizes.argmax()
@@ -164,24 +163,22 @@ def grow(
 
     It lies `within` a box, whose slice does not matter.
     """
-    from scipy import ndimage
-
     steps = [max(1, round(growth.drift_mm / step)) for step in spacing_mm_yx]
     held = tight_box(before, 0)
     y0, y1 = max(within.y0, held.y0 - steps[0]), min(within.y1, held.y1 + steps[0])
     x0, x1 = max(within.x0, held.x0 - steps[1]), min(within.x1, held.x1 + steps[1])
     roi = (slice(y0, y1), slice(x0, x1))
     local, known = plane[roi], before[roi]
-    distance = ndimage.distance_transform_edt(~known, sampling=spacing_mm_yx)
+    distance = scipy.ndimage.distance_transform_edt(~known, sampling=spacing_mm_yx)
     allowed = distance <= max(growth.drift_mm, *spacing_mm_yx)
     similar = model.holds(local) & allowed
     least = growth.least_overlap * before.sum()
     if not (similar & known).any() or (similar & known).sum() < least:
         return None
-    middle = ndimage.binary_erosion(known) & similar
+    middle = scipy.ndimage.binary_erosion(known) & similar
     seeds = middle if middle.any() else known & similar
     result = connected(similar, seeds)
-    opened = ndimage.binary_opening(np.pad(result, 1, mode="edge"))[1:-1, 1:-1]  # the frame is no edge
+    opened = scipy.ndimage.binary_opening(np.pad(result, 1, mode="edge"))[1:-1, 1:-1]  # the frame is no edge
     if 2 * opened.sum() > result.sum():  # a thin region is not opened: nothing would be left
         result = connected(opened, known)
     if result.sum() < max(1.0, least):
@@ -226,9 +223,7 @@ def _spread(values: np.ndarray[Any, Any]) -> float:
 
 def _connected(regions: Regions, seeds: Region) -> Regions:
     """Return of each region the parts that hold any seed."""
-    from scipy import ndimage
-
-    labels, count = ndimage.label(regions, STACKED)
+    labels, count = scipy.ndimage.label(regions, STACKED)
     held = np.zeros(count + 1, dtype=np.bool_)
     held[labels[:, seeds]] = True
     held[0] = False  # what is no region
@@ -247,6 +242,4 @@ def _middle_of_plateau(scores: Sequence[float]) -> int:
 
 
 def _filled(region: Region) -> Region:
-    from scipy import ndimage
-
-    return np.asarray(ndimage.binary_fill_holes(region))
+    return np.asarray(scipy.ndimage.binary_fill_holes(region))

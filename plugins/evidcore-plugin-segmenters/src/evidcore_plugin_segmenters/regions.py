@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import scipy  # loads its parts when they are first asked for
 
 from evidcore.api import Box
 from evidcore.data import Mask
@@ -35,9 +36,7 @@ def parts(mask: Mask, least_voxels: int = 1) -> list[Mask]:
 
     A part counts from a tenth of the largest part's voxels on, and from `least_voxels`; corners connect.
     """
-    from scipy import ndimage
-
-    labels, count = ndimage.label(mask, structure=np.ones((3,) * mask.ndim))
+    labels, count = scipy.ndimage.label(mask, structure=np.ones((3,) * mask.ndim))
     sizes = np.bincount(labels.reshape(-1), minlength=count + 1)
     least = max(least_voxels, LEAST_SHARE * sizes[1:].max(initial=0))
     return [labels == label for label in range(1, count + 1) if sizes[label] >= least]

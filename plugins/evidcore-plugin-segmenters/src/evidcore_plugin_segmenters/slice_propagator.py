@@ -144,20 +144,19 @@ class PropagatingSession(SegmenterSession):
         shape = self._volume.shape_zyx
         for request in requests:
             self.refuse_unusable(request.prompts, request.z_window, shape, self._path)
+        asked = [(self.on_slices(item.prompts), item.z_window or (0, shape[0])) for item in requests]
         windows: dict[Segmenter.SlicePrompt, Window] = {}
-        for request in requests:
-            start, stop = request.z_window or (0, shape[0])
-            for prompt in self.on_slices(request.prompts):
+        for prompts, (start, stop) in asked:
+            for prompt in prompts:
                 first, last = windows.get(prompt, (start, stop))
                 windows[prompt] = (min(first, start), max(last, stop))
         tracks = {prompt: self._track(prompt, window) for prompt, window in windows.items()}
         with torch.no_grad():
             carry(list(tracks.values()), self._run)
         answers = []
-        for request in requests:
-            start, stop = request.z_window or (0, shape[0])
+        for prompts, (start, stop) in asked:
             result = np.zeros(shape, dtype=np.bool_)
-            for prompt in self.on_slices(request.prompts):
+            for prompt in prompts:
                 tracks[prompt].put_into(result, start, stop)
             answers.append(result)
         return answers

@@ -187,7 +187,8 @@ class Vllm(Engine):
                 f"{self.server}: it serves {', '.join(map(repr, names)) or 'nothing'}, not {self.model!r}. "
                 f"Start it with --served-model-name {self.model}, or correct model."
             )
-        given = self.server.certain_log_prob(self.model, processor.tokenizer.eos_token_id)
+        end = [processor.tokenizer.eos_token_id]
+        (given,) = self.server.write(self.model, end, 1, allowed_token_ids=end).log_probs
         if abs(given) > CERTAIN:
             raise RunError(
                 f"{self.server}: a token that alone could be sampled has log-probability {given:.3f} there, "

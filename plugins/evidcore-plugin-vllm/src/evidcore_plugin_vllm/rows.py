@@ -90,7 +90,9 @@ class ServedRows:
         pixels = torch.tensor(prefix.handles, device=device).reshape(-1, 1) if prefix.handles else None
         with torch.no_grad():
             embeds, _ = self.model.model.embed(ids, pixels)
-        return in_base64(embeds[0])
+        file = io.BytesIO()
+        torch.save(embeds[0].detach().cpu().contiguous().clone(), file)
+        return base64.b64encode(file.getvalue()).decode()
 
     def _features(self, prefix: Prefix) -> Mapping[str, Any] | None:
         """Return the pictures of a prefix and the places of their tokens in it; None without pictures."""
@@ -155,13 +157,6 @@ def _settings(sampling: Sampling, seed: int, rows: int, stop_texts: Sequence[str
 def biases(sampling: Sampling) -> dict[str, float]:
     """Return what is added to logits, by token, so that none that is forbidden is written."""
     return {str(item): FORBIDDEN for item in sampling.forbidden_ids}
-
-
-def in_base64(tensor: Tensor) -> str:
-    """Return a tensor as torch writes it to a file, in base64."""
-    file = io.BytesIO()
-    torch.save(tensor.detach().cpu().contiguous().clone(), file)
-    return base64.b64encode(file.getvalue()).decode()
 
 
 def png(volume: Tensor) -> str:

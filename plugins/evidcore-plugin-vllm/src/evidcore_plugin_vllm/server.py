@@ -49,10 +49,6 @@ class Server:
         except (LookupError, TypeError) as cause:
             raise RunError(f"{self}: its /v1/models lists no models. Check url.") from cause
 
-    def certain_log_prob(self, model: str, token: int) -> float:
-        """Return the log-probability of a token that alone may be sampled: 0, if it is that of sampling."""
-        return self.write(model, [token], 1, allowed_token_ids=[token]).log_probs[0]
-
     def write(self, model: str, ids: Sequence[int], tokens: int, **more: Any) -> Continuation:
         """Continue token ids by so many tokens, whatever they are."""
         body = {

@@ -33,6 +33,7 @@ class Repeats(Policy):
     """Writes the gold answers, or the same text to every prompt, and remembers what it was shown."""
 
     def __init__(self, task: Task, text: str | None = None) -> None:
+        self.say: Callable[[Prompt], str] = lambda prompt: task.gold(prompt)[0] if text is None else text
         self.task, self.text, self.shown = task, text, list[Prompt]()
 
     def generate(
@@ -40,7 +41,7 @@ class Repeats(Policy):
     ) -> list[str]:
         """Return what it repeats."""
         self.shown += prompts
-        return [self.task.gold(prompt)[0] if self.text is None else self.text for prompt in prompts]
+        return [self.say(prompt) for prompt in prompts]
 
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
@@ -53,13 +54,7 @@ class Says(Repeats):
     """Answers each prompt by a function of it."""
 
     def __init__(self, say: Callable[[Prompt], str]) -> None:
-        self.say = say
-
-    def generate(
-        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
-    ) -> list[str]:
-        """Return its answers."""
-        return [self.say(prompt) for prompt in prompts]
+        self.say, self.shown = say, list[Prompt]()
 
 
 def check_evaluation(evaluation: Evaluation[Any], task: Task, prompts: Sequence[Prompt]) -> None:

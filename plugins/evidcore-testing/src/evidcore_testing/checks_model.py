@@ -134,8 +134,7 @@ def check_bridge(
 def _patches(grid: Grid, width: int) -> Patches:
     features = torch.randn(2, math.prod(grid), width, requires_grad=True)
     axes = [torch.arange(count) - (count - 1) / 2 for count in grid]
-    centres = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 3)
-    return Patches(features, grid, centres)
+    return Patches(features, grid, torch.cartesian_prod(*axes))
 
 
 def _tokens_and_gradient(

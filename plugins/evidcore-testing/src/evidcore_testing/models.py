@@ -99,5 +99,4 @@ class TinyEncoder(Encoder):
             (torch.arange(count, device=volumes.device) + 0.5) * patch - count * patch / 2
             for count, patch in zip(grid, self.patch_zyx, strict=True)
         ]
-        centres = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 3)
-        return Patches(features, grid, centres)
+        return Patches(features, grid, torch.cartesian_prod(*axes))

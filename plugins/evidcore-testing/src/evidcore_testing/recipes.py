@@ -1,8 +1,9 @@
 """The text of a recipe over phantoms and a tiny model; a test gives its stages."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
+
+from evidcore.recipe.resolve import toml_value
 
 MODEL: Mapping[str, Any] = {
     "language": {"use": "tiny", "width": 32, "layers": 1},
@@ -31,12 +32,4 @@ def phantoms(train: int, validation: int, test: int, **options: Any) -> dict[str
 
 
 def _lines(table: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {_toml(value)}" for key, value in table.items()]
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(_lines(value))} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value)
+    return [f"{key} = {toml_value(value)}" for key, value in table.items()]

@@ -63,7 +63,8 @@ class TinySampler(Sampler):
         for part in parts:
             if isinstance(part, VisualPart):
                 crops.append((start + len(ids) + 1, part.crop))
-            ids += self._encoded(part)
+            text = part.text if isinstance(part, TextPart) else "<|vision_start|><|image_pad|><|vision_end|>"
+            ids += map(int, self.tokenizer(text)["input_ids"])
         return self.replied(episode, ids, crops, parts, actions)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -109,7 +110,3 @@ class TinySampler(Sampler):
         asked = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
         ids = torch.tensor([[*map(int, asked["input_ids"]), *written]])
         return torch.as_tensor(self.model(ids).logits[0].log_softmax(dim=-1))
-
-    def _encoded(self, part: Part) -> list[int]:
-        text = part.text if isinstance(part, TextPart) else "<|vision_start|><|image_pad|><|vision_end|>"
-        return [int(token) for token in self.tokenizer(text)["input_ids"]]

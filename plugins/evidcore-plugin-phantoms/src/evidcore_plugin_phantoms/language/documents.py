@@ -10,19 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.api import (
-    Case,
-    Crop,
-    DataError,
-    MaskRef,
-    Prompt,
-    Task,
-    View,
-    VisualPart,
-    VolumeRef,
-    read,
-    read_mask,
-)
+from evidcore.api import Case, DataError, MaskRef, Prompt, Task, View, VisualPart, VolumeRef, read, read_mask
 from evidcore.model.processor import IMAGE_TOKEN
 from evidcore.model.template import Turns, read_turns
 from evidcore.prompts.rows import texts_of
@@ -133,17 +121,17 @@ def shown_ids(
     rng.shuffle(sentences)
     if omitted:
         sentences = [sentence for sentence in sentences if rng.random() >= omitted]
-    crops = prompt.crops()
-    dealt: list[list[str]] = [[] for _ in crops]
-    for sentence in sentences if crops else ():
-        place = _place(sentence, case, crops, rng)
+    dealt: list[list[str]] = [[] for _ in prompt.crops()]
+    for sentence in sentences if dealt else ():
+        place = _place(sentence, prompt, rng)
         if place is not None:
             dealt[place].append(sentence)
     return [_filled(tokenizer, some, each, rng) for some in dealt]
 
 
-def _place(sentence: str, case: Case, crops: Sequence[Crop], rng: random.Random) -> int | None:
+def _place(sentence: str, prompt: Prompt, rng: random.Random) -> int | None:
     """Return the number of the crop on which a sentence stands; None where no crop shows what it names."""
+    case, crops = prompt.case, prompt.crops()
     if len(crops) == 1 and crops[0].box_zyx is None:
         return 0
     names = sorted({*case.present(), *case.masks}, key=len, reverse=True)  # "renal cyst" before "cyst"

@@ -9,6 +9,7 @@ patients.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -167,16 +168,11 @@ def _look(
         if not truth.any():
             continue
         asked = ways_to_ask(truth, mask, jitters)
-
-        def record(segmenter: str, prompt: str, values: Values, mask: str = mask) -> Record:
-            patient = case.patient or case.id
-            return Record(
-                segmenter=segmenter, prompt=prompt, case=case.id, patient=patient, mask=mask, values=values
-            )
-
-        result.append(record(TRUTH, "", {**shape_of(truth, [truth], body), "splits": None}))
-        perfect = reachable(truth, oracle_boxes(truth))
-        result.append(record(PERFECT, ORACLE_BOX, {"dice": dice(perfect, truth)}))
+        record = functools.partial(Record, case=case.id, patient=case.patient or case.id, mask=mask)
+        looks: Values = {**shape_of(truth, [truth], body), "splits": None}
+        result.append(record(segmenter=TRUTH, prompt="", values=looks))
+        perfect: Values = {"dice": dice(reachable(truth, oracle_boxes(truth)), truth)}
+        result.append(record(segmenter=PERFECT, prompt=ORACLE_BOX, values=perfect))
         for name, session in sessions.items():
             with blame(offer_of(segmenters[name]), f"segmenting {mask!r} of case {case.id!r}"):
                 for way in asked:
@@ -190,7 +186,7 @@ def _look(
                         masks = (getattr(item, "mask", None) for item in prompts)
                         seen = [1 if mask is None else len(parts(mask)) for mask in masks]
                         tried.append({**compared, **shape_of(found, objects, body, seen)})
-                    result.append(record(name, way.name, _mean_of(tried)))
+                    result.append(record(segmenter=name, prompt=way.name, values=_mean_of(tried)))
     return result
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import scipy  # loads its parts when they are first asked for
 
 from evidcore.data import Mask, Volume
 from evidcore.data.body import coarse, outline
@@ -76,11 +77,7 @@ def surface_mm(first: Mask, second: Mask, spacing_mm_yx: Sequence[float]) -> flo
     """Return the mean distance between the outlines of two regions of a slice, both ways, in mm."""
     from monai.metrics.utils import get_mask_edges, get_surface_distance
 
-    rows = np.flatnonzero((first | second).any(axis=1))
-    columns = np.flatnonzero((first | second).any(axis=0))
-    part = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
-    # a frame of nothing: a region that reaches the grid's edge ends there
-    item, other = get_mask_edges(np.pad(first[part], 1), np.pad(second[part], 1), crop=False)
+    item, other = get_mask_edges(first, second)  # a region that reaches the grid's edge ends there
     spacing = list(spacing_mm_yx)  # in a slice: slices 5 mm apart would decide a distance in 3D
     ways = [get_surface_distance(*pair, spacing=spacing) for pair in ((item, other), (other, item))]
     return float(np.concatenate(ways).mean())
@@ -88,16 +85,14 @@ def surface_mm(first: Mask, second: Mask, spacing_mm_yx: Sequence[float]) -> flo
 
 def body_of(volume: Volume) -> Mask | None:
     """Return where the body lies on the volume's grid, with all it encloses on a slice; None without HU."""
-    from scipy import ndimage
-
     if volume.intensity != "hu":
         return None
     blocks = coarse(volume)
     body = outline(blocks)
     if not body.any():
         return None
-    filled = np.stack([ndimage.binary_fill_holes(plane) for plane in body])
-    grown = ndimage.binary_dilation(filled)  # the outline is known to about one block
+    filled = np.stack([scipy.ndimage.binary_fill_holes(plane) for plane in body])
+    grown = scipy.ndimage.binary_dilation(filled)  # the outline is known to about one block
     for axis, (count, step_mm) in enumerate(zip(volume.shape_zyx, blocks.spacing_mm_zyx, strict=True)):
         voxels = round(step_mm / volume.spacing_mm_zyx[axis])  # in a block
         places = np.minimum(np.arange(count) // voxels, grown.shape[axis] - 1)
@@ -106,8 +101,6 @@ def body_of(volume: Volume) -> Mask | None:
 
 
 def _parts(mask: Mask) -> int:
-    from scipy import ndimage
-
-    labels, count = ndimage.label(mask, structure=np.ones((3, 3, 3)))
+    labels, count = scipy.ndimage.label(mask, structure=np.ones((3, 3, 3)))
     sizes = np.bincount(labels.reshape(-1), minlength=count + 1)[1:]
     return int((sizes > SPECK * mask.sum()).sum())

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+import scipy  # loads its parts when they are first asked for
 
 from evidcore.api import Box, Segmenter
 from evidcore.contracts import SegmenterPrompt
@@ -65,9 +66,7 @@ def moved_name(share: float) -> str:
 
 def reachable(truth: Mask, boxes: Sequence[Box]) -> Mask:
     """Return what a perfect propagation could find: the connected parts of the mask that meet a box."""
-    from scipy import ndimage
-
-    labels, _ = ndimage.label(truth, structure=np.ones((3, 3, 3)))
+    labels, _ = scipy.ndimage.label(truth, structure=np.ones((3, 3, 3)))
     met = {
         int(label)
         for box in boxes
