@@ -88,7 +88,7 @@ class OtherPatient(Condition):
             if not (fitting := next(filter(None, alike), None)):
                 raise DataError(
                     f"prompt {prompt.id!r} of {own!r} shows {count} volumes and no other of the "
-                    f"{len(circle)} patients as many. Audit with two patients or more, seen in the same view."
+                    f"{len(circle)} patients does. Audit with at least two patients, seen in the same view."
                 )
             result.append(prompt.showing(fitting[scans[own].index(prompt.crops()) % len(fitting)]))
         return result
