@@ -25,7 +25,7 @@ class Call:
 
 ANSWERS, PASS, STEP = "once for a batch of answers", "for each forward pass", "once a step"
 CALLS = (
-    Call("evidcore", "TimedTrainer.get_batch_samples", "positions in the stream of prompts", STEP),
+    Call("evidcore", "StageTrainer.get_batch_samples", "positions in the stream of prompts", STEP),
     Call("TRL", "GRPOTrainer.training_step", "each pass of gradient accumulation", PASS),
     Call("evidcore", "GroupTrainer._prepare_inputs", "first, and every 100 steps: pixel-flow proof", PASS),
     Call("evidcore", "GroupTrainer._generate_and_score_completions", "calls TRL, then records", ANSWERS),

@@ -3,12 +3,12 @@
 import dataclasses
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 from annotated_types import Ge
 
-from evidcore.case import Case, Change, Crop, Prompt, VolumeRef
+from evidcore.case import Change, Crop, Prompt, VolumeRef
 from evidcore.contracts import Condition, Dataset
 from evidcore.errors import DataError
 from evidcore.evaluate.reference_lines import cluster_of
@@ -80,10 +80,18 @@ class OtherPatient(Condition):
         circle = sorted(scans)
         random.Random(f"exchange/{seed}").shuffle(circle)
         places = {patient: number for number, patient in enumerate(circle)}
-        return [
-            prompt.showing(_of_another(prompt, scans, circle, places[cluster_of(prompt)]))
-            for prompt in prompts
-        ]
+        result: list[Prompt | None] = []
+        for prompt, own in zip(prompts, map(cluster_of, prompts), strict=True):
+            count, place = len(prompt.crops()), places[own]
+            others = (scans[patient] for patient in (*circle[place + 1 :], *circle[:place]))
+            alike = ([crops for crops in donor if len(crops) == count] for donor in others)
+            if not (fitting := next(filter(None, alike), None)):
+                raise DataError(
+                    f"prompt {prompt.id!r} of {own!r} shows {count} volumes and no other of the "
+                    f"{len(circle)} patients does. Audit with at least two patients, seen in the same view."
+                )
+            result.append(prompt.showing(fitting[scans[own].index(prompt.crops()) % len(fitting)]))
+        return result
 
 
 class Altering(Condition):
@@ -125,7 +133,7 @@ class Matched(Altering):
 
     def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
         """Return what shows a question whose right answer is a finding of the case over a matched patient."""
-        return _over_donors(prompts, lambda donor, finding, _: donor.state_of(finding) == "absent", seed)
+        return _over_donors(prompts, "absent", seed)
 
 
 class SameAnswer(Altering):
@@ -140,13 +148,7 @@ class SameAnswer(Altering):
 
     def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
         """Return what shows a question whose right answer is a finding of the case over one with the same."""
-
-        def fits(donor: Case, finding: str, others: Iterable[str]) -> bool:
-            return donor.state_of(finding) == "present" and all(
-                donor.state_of(other) == "absent" for other in others
-            )
-
-        alter = _over_donors(prompts, fits, seed)
+        alter = _over_donors(prompts, "present", seed)
         return lambda prompt: None if prompt.reference.get("finding") is None else alter(prompt)
 
 
@@ -177,7 +179,16 @@ class Sham(Altering):
 
     def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
         """Return what shows a question about a case with another finding over the case without it."""
-        return lambda prompt: _without(prompt, _other(prompt, seed), dataset)
+
+        def alter(prompt: Prompt) -> Prompt | None:
+            if prompt.reference.get("finding") is None:  # every finding is asked about: nothing is left
+                return None
+            named = {_asked(prompt), *_others(prompt)}
+            free = [finding for finding in prompt.case.present() if finding not in named]
+            other = random.Random(f"sham/{seed}/{prompt.id}").choice(free) if free else None
+            return _without(prompt, other, dataset)
+
+        return alter
 
 
 def _changed(prompt: Prompt, change: Change) -> Prompt:
@@ -201,15 +212,6 @@ def _others(prompt: Prompt) -> list[str]:
     ]
 
 
-def _other(prompt: Prompt, seed: int) -> str | None:
-    """Draw a finding that the case has and the question does not name; none where it asks for all."""
-    if prompt.reference.get("finding") is None:  # every finding is asked about: nothing is left
-        return None
-    named = {_asked(prompt), *_others(prompt)}
-    free = [finding for finding in prompt.case.present() if finding not in named]
-    return random.Random(f"sham/{seed}/{prompt.id}").choice(free) if free else None
-
-
 def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Prompt | None:
     volumes = None if finding is None or dataset is None else dataset.without(prompt.case, finding)
     if volumes is None:
@@ -218,22 +220,23 @@ def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Pr
     return prompt.showing([dataclasses.replace(crop, volume=mapping[crop.volume]) for crop in prompt.crops()])
 
 
-def _over_donors(
-    prompts: Sequence[Prompt], fits: Callable[[Case, str, Iterable[str]], bool], seed: int
-) -> Alter:
-    """Return what shows a question over the most alike patient that fits, ties broken by a draw."""
-    donors = {prompt.case.id: prompt for prompt in prompts}
-    order = list(donors.values())
+def _over_donors(prompts: Sequence[Prompt], state: str, seed: int) -> Alter:
+    """Return what shows a question over the most alike patient whose asked finding is so, ties drawn.
+
+    Where it is present, no other option may be true of the patient.
+    """
+    order = list({prompt.case.id: prompt for prompt in prompts}.values())
     random.Random(f"donors/{seed}").shuffle(order)
     states = {entry.case.id: {item.name: item.state for item in entry.case.findings} for entry in order}
 
     def alter(prompt: Prompt) -> Prompt | None:
-        finding, others = _asked(prompt), _others(prompt)
+        finding, others = _asked(prompt), _others(prompt) if state == "present" else []
         cluster, count, mine = cluster_of(prompt), len(prompt.crops()), states[prompt.case.id].items()
         fitting = [
             donor
             for donor in (order if finding is not None else ())
-            if fits(donor.case, str(finding), others)
+            if donor.case.state_of(str(finding)) == state
+            and all(donor.case.state_of(other) == "absent" for other in others)
             and cluster_of(donor) != cluster
             and len(donor.crops()) == count
         ]
@@ -241,18 +244,3 @@ def _over_donors(
         return prompt.showing(fitting[apart.index(min(apart))].crops()) if fitting else None
 
     return alter
-
-
-def _of_another(
-    prompt: Prompt, scans: Mapping[str, list[tuple[Crop, ...]]], circle: Sequence[str], place: int
-) -> tuple[Crop, ...]:
-    index = scans[circle[place]].index(prompt.crops())
-    for step in range(1, len(circle)):
-        donor = scans[circle[(place + step) % len(circle)]]
-        fitting = [crops for crops in donor if len(crops) == len(prompt.crops())]
-        if fitting:
-            return fitting[index % len(fitting)]
-    raise DataError(
-        f"prompt {prompt.id!r} of {circle[place]!r} shows {len(prompt.crops())} volumes and no other of the "
-        f"{len(circle)} patients shows as many. Audit with at least two patients, seen in the same view."
-    )

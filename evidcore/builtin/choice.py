@@ -189,6 +189,32 @@ def _reference(case: Case, question: Question) -> Mapping[str, Any]:
     }
 
 
+def turned(prompt: Prompt, order: Sequence[int]) -> Prompt | None:
+    """Return a multiple choice with its options in another order, in its words too.
+
+    None where an option names others, and so is true in its own order alone.
+
+    Args:
+        prompt: its reference has `options` and `letter`.
+        order: for each place, the option that comes there.
+    """
+    reference: Mapping[str, Any] = prompt.reference
+    if list(order) != sorted(order) and any(map(IN_ORDER.search, reference["options"])):
+        return None
+    options = [reference["options"][place] for place in order]
+    changed = {"options": options, "letter": LETTERS[order.index(LETTERS.index(reference["letter"]))]}
+    if "true_options" in reference:
+        changed["true_options"] = sorted(order.index(place) for place in reference["true_options"])
+    parts = list(prompt.parts)
+    for number, part in enumerate(parts):
+        if isinstance(part, TextPart):
+            text = part.text
+            for letter, old, new in zip(LETTERS, reference["options"], options, strict=False):
+                text = text.replace(f"{letter}) {old}", f"{letter}) {new}")
+            parts[number] = TextPart(text=text)
+    return dataclasses.replace(prompt, parts=tuple(parts), reference={**reference, **changed})
+
+
 def strict_fault(completion: str, letters: str, *, think: bool) -> str | None:
     """Return why a completion breaks the form of `tag_fault`, or answers by no single letter; else None."""
     if (fault := tag_fault(completion, think=think)) is not None:

@@ -129,45 +129,37 @@ def named_metrics(metrics: Sequence[Metric]) -> list[NamedMetric]:
 
 def measure(metrics: Iterable[NamedMetric], texts: Sequence[TextSample], kind: TextKind) -> Measurement:
     """Measure texts by every metric that reads texts of this kind."""
-    figures: list[dict[str, Figure]] = [{} for _ in texts]
-    remarks: list[dict[str, str]] = [{} for _ in texts]
-    unscored: list[dict[str, str]] = [{} for _ in texts]
-    units: dict[str, str] = {}
-    notes: dict[str, str] = {}
-    sources: dict[str, str] = {}
+    result = Measurement(texts=(TextFigures(),) * len(texts), units={}, notes={}, sources={})
     for named in metrics:
         if kind not in named.metric.reads:
             continue
-        offer, label = offer_of(named.metric), named.name
+        offer, prefix = offer_of(named.metric), named.prefix
         with blame(offer, f"measuring {len(texts)} texts"):
-            result = list(named.metric(texts))
-            metric_notes = dict(named.metric.notes())
-        taken = dict(sources)
-        if len(result) != len(texts):
-            raise ContractError(f"{offer}: must measure each text, got {len(result)} for {len(texts)}.")
-        for index, item in enumerate(result):
+            measured, notes = list(named.metric(texts)), dict(named.metric.notes())
+        if len(measured) != len(texts):
+            raise ContractError(f"{offer}: must measure each text, got {len(measured)} for {len(texts)}.")
+        rows, units, unit = list[TextFigures](), dict[str, str](), named.metric.unit
+        for item, text in zip(measured, texts, strict=True):
             if isinstance(item, Unscored):
-                unscored[index][label] = item.reason
+                rows.append(TextFigures(unscored={named.name: item.reason}))
                 continue
-            for bare, figure in _checked(item, str(offer), texts[index]).items():
-                name = named.prefix + bare
-                if name in taken:
-                    raise ContractError(
-                        f"{offer}: gives {name!r}, which metric {taken[name]!r} of this stage gives too. "
-                        "Give one of the two a name = '…' in the recipe."
-                    )
-                figures[index][name] = figure
-                sources.setdefault(name, label)
+            figures = {prefix + bare: figure for bare, figure in _checked(item, str(offer), text).items()}
+            rows.append(
+                TextFigures(figures=figures, remarks={prefix + bare: r for bare, r in item.remarks.items()})
+            )
+            for name, figure in figures.items():
                 is_points = isinstance(figure, Totals) and figure.pooling == "difference"
-                unit = named.metric.unit
                 units.setdefault(name, "points" if is_points and unit == "rate" else unit)
-                notes.setdefault(name, metric_notes.get(bare, ""))
-            remarks[index] |= {named.prefix + bare: text for bare, text in item.remarks.items()}
-    each = zip(figures, remarks, unscored, strict=True)
-    return Measurement(
-        texts=tuple(TextFigures(figures=row, remarks=remark, unscored=gaps) for row, remark, gaps in each),
-        units=units, notes=notes, sources=sources,
-    )  # fmt: skip
+        if taken := [name for name in units if name in result.sources]:
+            raise ContractError(
+                f"{offer}: gives {taken[0]!r}, which metric {result.sources[taken[0]]!r} of this stage gives "
+                "too. Give one of the two a name = '…' in the recipe."
+            )
+        result |= Measurement(
+            texts=tuple(rows), units=units, sources=dict.fromkeys(units, named.name),
+            notes={name: notes.get(name.removeprefix(prefix), "") for name in units},
+        )  # fmt: skip
+    return result
 
 
 def _checked(measured: Measured, offer: str, text: TextSample) -> Mapping[str, Figure]:

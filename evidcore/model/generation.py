@@ -79,6 +79,7 @@ def continue_rows(
             chances, *spread = (tuple(item[:length]) for item in more)
             result[place] = Continuation(ids, chances, ids[-1] in sampling.end_ids, *spread)
         if memory is not None:
+            memory.most_rows = max(memory.most_rows, len(prefixes))
             decoder.leave(some.tolist(), [result[place].ids for place in places[some].tolist()], memory)
 
     for step in range(limit):

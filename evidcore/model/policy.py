@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from evidcore.case import Prompt
 from evidcore.contracts import Completion, Policy, Prefix, RolloutStrategy, Sampling
@@ -112,14 +113,11 @@ class VLMPolicy(Policy):
             return [[sum(next(result).log_probs) for _ in some] for some in candidates]
         device = self.model.device
         prompt_ids, prompt_mask, pixels = padded_rows(prefixes, pad, device)
-        most = max(len(some) for some in candidates)
-        longest = max(len(ids) for some in candidates for ids in some)
-        ids = torch.full((len(prefixes), most, longest), pad, device=device)
-        mask = torch.zeros_like(ids)
-        for row, some in enumerate(candidates):
-            for number, item in enumerate(some):
-                ids[row, number, : len(item)] = torch.tensor(item)
-                mask[row, number, : len(item)] = 1
+        most = max(map(len, candidates))
+        filled = [ids for some in candidates for ids in (*some, *[()] * (most - len(some)))]
+        each = [torch.tensor(ids, dtype=torch.long, device=device) for ids in filled]
+        ids = pad_sequence(each, batch_first=True, padding_value=pad).reshape(len(prefixes), most, -1)
+        mask = pad_sequence([torch.ones_like(item) for item in each], batch_first=True).view_as(ids)
         positions = self.model.model.positions(prompt_ids, prompt_mask, pixels)
         packed = pack(prompt_ids, prompt_mask, ids, mask, positions)
         scores = answer_log_probs(self.model, packed, pixels).sum(-1).tolist()

@@ -248,7 +248,7 @@ class PrefixCache:
     """
 
     def __init__(self, most_rows: int) -> None:
-        """Start empty; beyond so many rows, the prompt that was used longest ago leaves with its own."""
+        """Start empty; beyond so many rows, or a call's, the prompt used longest ago leaves with its own."""
         self.most_rows = most_rows
         self._kept: dict[Prefix, _CachedPrompt] = {}
 

@@ -134,17 +134,15 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
 
         def batch_of(positions: Sequence[int], shown: Mapping[int, Prompt]) -> dict[str, Tensor]:
             rows = [position for position in positions for _ in range(many)]
-            batch = _nonsense(targets, trainer.data_collator, rows, shown)
-            prepared: dict[str, Tensor] = trainer._prepare_inputs(batch)
+            prepared: dict[str, Tensor] = trainer._prepare_inputs(_nonsense(targets, rows, shown))
             return prepared
 
         def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
             scores: list[list[Tensor]] = []
             for start in range(0, len(positions), most):  # with gradients and as many as in training
                 some = positions[start : start + most]
-                with _outputs(trainer.model) as seen:
-                    trainer.compute_loss(trainer.model_wrapped, batch_of(some, shown))
-                [output] = [one for one in seen if getattr(one, "log_probs", None) is not None]
+                batch = batch_of(some, shown)
+                _, output = trainer.compute_loss(trainer.model_wrapped, batch, return_outputs=True)
                 answers = len(output.log_probs) // len(some)  # a packed volume is one row
                 scores += _by_group(output.log_probs, output.label_mask.bool(), answers)
             return {"policy": scores}
@@ -169,7 +167,7 @@ def _prove_replay(trainer: Any, number: int) -> dict[str, float]:
     def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
         scores: list[list[Tensor]] = []
         for start in range(0, len(positions), most):  # with gradients and as many as in training
-            batch = _nonsense(targets, targets.batch, positions[start : start + most], shown)
+            batch = _nonsense(targets, positions[start : start + most], shown)
             ids = batch["input_ids"][:, 1:].to(trainer.model.device)
             inputs, is_answer = trainer.answers_of(batch)
             logits = trainer.model(**inputs).logits[:, :-1].float().log_softmax(-1)
@@ -180,18 +178,13 @@ def _prove_replay(trainer: Any, number: int) -> dict[str, float]:
     return _prove(trainer, "grpo.replay", prompts, score, None, number, slopes=False)
 
 
-def _nonsense(
-    targets: Targets,
-    collate: Callable[[Sequence[Mapping[str, str]]], dict[str, Tensor]],
-    rows: Sequence[int],
-    shown: Mapping[int, Prompt],
-) -> dict[str, Tensor]:
+def _nonsense(targets: Targets, rows: Sequence[int], shown: Mapping[int, Prompt]) -> dict[str, Tensor]:
     """Return a batch of rows with prompts shown otherwise and random words for answers."""
     source = targets.source
     changed = {place: dataclasses.replace(source[place], prompt=prompt) for place, prompt in shown.items()}
     targets.source = changed  # type: ignore[assignment]  # rows by their place, as a source has them
     try:
-        batch = collate([{"prompt": str(position)} for position in rows])
+        batch = targets.batch([{"prompt": str(position)} for position in rows])
     finally:
         targets.source = source
     for row, (ids, labels) in enumerate(zip(batch["input_ids"], batch["labels"], strict=True)):
@@ -276,17 +269,6 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
         with policy.asking():
             prove_images(where, model, processor, next(iter(looked_at.values())))
         return flow.prove_rows(where, looked_at, processor, score, tolerance)
-
-
-@contextlib.contextmanager
-def _outputs(model: Any) -> Iterator[list[Any]]:
-    """Keep what a model's passes give."""
-    seen: list[Any] = []
-    hook = model.register_forward_hook(lambda module, given, output: seen.append(output))
-    try:
-        yield seen
-    finally:
-        hook.remove()
 
 
 def prove_answers(

@@ -38,7 +38,9 @@ def prove_images(where: str, model: VolumeVLM, processor: VolumeProcessor, promp
     crop, bank = prompt.crops()[0], processor.image_processor.bank
     assert bank is not None  # a model that is trained or asked is connected
     size = processor.image_processor.size_zyx(crop)
-    with probe_volumes(bank.spec, size, crop.volume.intensity) as probes, _preserved(bank):
+    known = set(bank.handles())
+    with probe_volumes(bank.spec, size, crop.volume.intensity) as probes, contextlib.ExitStack() as after:
+        after.callback(lambda: bank.forget(set(bank.handles()) - known))  # files of probes are gone then
         base, again, *slabs = [_tokens(model, bank, item, size) for item in probes.crops]
         if not all(bool(item.isfinite().all()) for item in (base, *slabs)):
             stop(where, "finite", "image tokens are not finite.", "encoder and bridge")
@@ -113,11 +115,8 @@ def probe_volumes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Pr
             changed = raw.copy()
             if number >= 2:
                 axis, slab, count = slabs[number - 2]
-                edges = [round(raw.shape[axis] * edge / count) for edge in (slab, slab + 1)]
-                region = [slice(None)] * 3
-                region[axis] = slice(*edges)
-                part = changed[tuple(region)]
-                changed[tuple(region)] = rng.permutation(part.ravel()).reshape(part.shape)
+                part = np.array_split(changed, count, axis)[slab]  # a view
+                part[:] = rng.permutation(part.ravel()).reshape(part.shape)
             path = Path(folder) / f"probe-{number}.npy"
             np.save(path, changed)
             ref = VolumeRef(
@@ -127,16 +126,6 @@ def probe_volumes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Pr
             )  # fmt: skip
             crops.append(Crop(volume=ref, box_zyx=box))
         yield Probes(tuple(crops), tuple(slabs))
-
-
-@contextlib.contextmanager
-def _preserved(bank: FeatureBank) -> Iterator[None]:
-    """Leave in a bank what was there: files of probes are gone afterwards."""
-    known = set(bank.handles())
-    try:
-        yield
-    finally:
-        bank.forget(set(bank.handles()) - known)
 
 
 def _tokens(model: VolumeVLM, bank: FeatureBank, crop: Crop, size: Grid) -> Tensor:

@@ -1,7 +1,6 @@
 """Stage `grpo`: group relative policy optimisation against composed rewards."""
 
 import dataclasses
-import functools
 import inspect
 import logging
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from evidcore.contracts import Engine, Reward, StageContext, StageResult, Worklo
 from evidcore.contracts.judging import Checked
 from evidcore.contracts.stage import Key, Problems
 from evidcore.errors import EvidError, RecipeError, did_you_mean
-from evidcore.prompts.rows import PromptSource, prompt_sets
+from evidcore.prompts.rows import PromptSource
 from evidcore.recipe.schema import DataUse, RecipeContext, Table
 from evidcore.registry import Offer, blame, watch
 from evidcore.registry.factory import Kind, named_offer, offer_of
@@ -94,9 +93,13 @@ class Grpo(GrpoSettings, TrainingStage):
 
     def rewards(self, context: StageContext, key: str = "reward") -> list[NamedReward]:
         """Return the rewards, in the recipe's order; another key gives others of the same tables."""
+
+        def cases() -> list[Case]:  # of the stage's data, each once
+            each = {(use.dataset, case.id): case for use in self.data for case in context.cases(use)}
+            return [*each.values()]
+
         result = list[NamedReward]()
         for index, table in enumerate(self.reward):
-            cases = functools.partial(self.cases, context)
             reward: Reward = context.component("reward", table, f"{key}[{index}]", cases=cases)
             offer = offer_of(reward)
             above = [item.name for item in result]
@@ -117,12 +120,6 @@ class Grpo(GrpoSettings, TrainingStage):
                 )
             )
         return result
-
-    def cases(self, context: StageContext) -> list[Case]:
-        """Return the cases of the stage's data, each once."""
-        return list(
-            {(use.dataset, case.id): case for use in self.data for case in context.cases(use)}.values()
-        )
 
     def audit(self, context: StageContext, source: PromptSource) -> list[Checked]:
         """Judge the rewards before anything is trained on them, and warn of what is wrong.
@@ -172,16 +169,12 @@ class Grpo(GrpoSettings, TrainingStage):
         from evidcore.train.trl.grpo import grpo  # importing trl takes 6 s
 
         model, processor = context.model()
-        seed = context.recipe.seed
-        source = PromptSource(prompt_sets(context, self.data), seed=seed, volumes=self.volumes)
+        seed, source = context.recipe.seed, self.source(context, self.data)
         strategy = self.strategy(context)
         assert strategy is not None  # one is filled in where none is named
         context.bind_policy(RolloutPolicy(model, processor, strategy, seed=seed))
         audited = self.audit(context, source)
-        replay = None
-        if self.replay is not None:
-            sets = prompt_sets(context, self.replay.data)
-            replay = PromptSource(sets, seed=seed, volumes=self.volumes)
+        replay = None if self.replay is None else self.source(context, self.replay.data)
         figures = grpo(
             model, processor, source, self.rewards(context), self, context.folder / "checkpoint",
             seed=seed, announce=context.announce, strategy=strategy, resume=context.resume,

@@ -4,22 +4,14 @@ What a tool says is never read as the model's words: an answer is the text of th
 """
 
 import dataclasses
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from evidcore.case import Action, Crop, Episode, Part, Prompt
-from evidcore.contracts import (
-    Completion,
-    Continuation,
-    Engine,
-    Prefix,
-    RolloutStrategy,
-    Rows,
-    Sampler,
-    Sampling,
-)
+from evidcore.contracts import Completion, Engine, Prefix, RolloutStrategy, Rows, Sampler, Sampling
 from evidcore.errors import ContractError
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, draw_seed, sampling_of
@@ -36,34 +28,17 @@ class InProcess(Engine):
 
     def begin(self, model: VolumeVLM, processor: VolumeProcessor, stop_texts: Sequence[str]) -> Rows:
         """Return passes of the model, which know nothing of earlier weights."""
-        return _Passes(model, processor.tokenizer, tuple(stop_texts))
-
-
-class _Passes:
-    """Passes of the model with the weights of one step, and what they need not compute again."""
-
-    def __init__(self, model: VolumeVLM, tokenizer: Any, stop_texts: tuple[str, ...]) -> None:
-        self.model, self.tokenizer, self.stop_texts = model, tokenizer, stop_texts
-        self.memory = PrefixCache(0) if stop_texts else None  # answers of several turns
+        if not stop_texts:
+            return functools.partial(continue_rows, model)
+        tokenizer, memory = processor.tokenizer, PrefixCache(0)  # answers of several turns
         # tokens that can be the last of a stop text: others need no look at the text
-        last, count = {text[-1] for text in stop_texts}, len(tokenizer) if stop_texts else 0
-        self.closing = frozenset(number for number in range(count) if last & set(tokenizer.decode([number])))
+        last = {text[-1] for text in stop_texts}
+        closing = {number for number in range(len(tokenizer)) if last & {*tokenizer.decode([number])}}
 
-    def __call__(
-        self, prefixes: Sequence[Prefix], sampling: Sampling, *, seeds: Sequence[int], entropies: bool = False
-    ) -> list[Continuation]:
-        stops = self._stops if self.stop_texts else None
-        if self.memory is not None:
-            self.memory.most_rows = max(self.memory.most_rows, len(prefixes))
-        return continue_rows(
-            self.model, prefixes, sampling, seeds=seeds, stops=stops, entropies=entropies, memory=self.memory
-        )
+        def stops(row: int, ids: list[int]) -> bool:
+            return ids[-1] in closing and tokenizer.decode(ids[-32:]).rstrip().endswith((*stop_texts,))
 
-    def _stops(self, row: int, ids: list[int]) -> bool:
-        if ids[-1] not in self.closing:
-            return False
-        tail = self.tokenizer.decode(ids[-32:])
-        return any(tail.rstrip().endswith(text) for text in self.stop_texts)
+        return functools.partial(continue_rows, model, stops=stops, memory=memory)
 
 
 class PolicySampler(Sampler):
@@ -111,7 +86,11 @@ class PolicySampler(Sampler):
             dataclasses.replace(item, finished=item.finished or item.written >= most) for item in episodes
         ]
         going = [place for place, episode in enumerate(episodes) if not episode.finished]
-        seeds = {place: self._next_seed(episodes[place].prompt) for place in going}
+        seeds = {}
+        for place in going:
+            position = self.positions[id(episodes[place].prompt)]
+            seeds[place] = draw_seed(self.seed, f"{position}/{self._drawn[position]}")
+            self._drawn[position] += 1
         result = list(episodes)
         for some in self._passes(episodes, going):
             budget = [most - episodes[place].written for place in some]
@@ -187,12 +166,6 @@ class PolicySampler(Sampler):
 
     def _handles(self, crops: Sequence[Crop]) -> tuple[int, ...]:
         return tuple(self.processor.image_processor.handle(crop) for crop in crops)
-
-    def _next_seed(self, prompt: Prompt) -> int:
-        position = self.positions[id(prompt)]
-        number = self._drawn[position]
-        self._drawn[position] += 1
-        return draw_seed(self.seed, f"{position}/{number}")
 
 
 def run_strategy(

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Lt, MinLen
 
 from evidcore.contracts import RolloutStrategy, Stage, StageContext, StageTraits, Workload
 from evidcore.contracts.stage import Key, Lora, Problems
-from evidcore.prompts.rows import Volumes
+from evidcore.prompts.rows import PromptSource, Volumes, prompt_sets
 from evidcore.recipe import trl_fields
 from evidcore.recipe.schema import DataUse, RecipeContext, Table
 from evidcore.registry.factory import Kind
@@ -19,7 +19,6 @@ from evidcore.train.fit import named_data
 
 log = logging.getLogger(__name__)
 
-PARTS = ("encoder", "bridge", "language")
 TrainedPart = Literal["encoder", "bridge", "language"]
 SharePrompts = Literal["auto", "always", "never"]
 
@@ -112,6 +111,11 @@ class TrainingStage(TrainingKeys, Stage):
     def output(self) -> str:
         """Return "model"."""
         return "model"
+
+    def source(self, context: StageContext, data: Sequence[DataUse], *, in_turn: int = 1) -> PromptSource:
+        """Return the prompts of data entries, shown as the stage shows them."""
+        sets = prompt_sets(context, data)
+        return PromptSource(sets, seed=context.recipe.seed, volumes=self.volumes, in_turn=in_turn)
 
     def _workload(self, text: str, *, also: str = "", **own: Any) -> Workload:
         """Return what both trainers say alike, and what is a stage's own; `also` ends the card's sentence."""

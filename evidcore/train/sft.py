@@ -5,7 +5,6 @@ import math
 from typing import Annotated, ClassVar
 
 from evidcore.contracts import Reweighter, StageContext, StageResult, Workload
-from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe.schema import Table
 from evidcore.registry.factory import Kind, offer_of
 from evidcore.train.settings import SftSettings, TrainingStage
@@ -43,15 +42,10 @@ class Sft(SftSettings, TrainingStage):
 
         model, processor = context.model()
         reweighter: Reweighter = context.component("reweighter", self.reweighter, "reweighter")
-        offer, seed = offer_of(reweighter), context.recipe.seed
-        source = PromptSource(
-            prompt_sets(context, self.data),
-            seed=seed,
-            volumes=self.volumes,
-            in_turn=self.questions_per_volume,
-        )
+        offer = offer_of(reweighter)
+        source = self.source(context, self.data, in_turn=self.questions_per_volume)
         figures = sft(
-            model, processor, source, self, context.folder / "checkpoint", seed=seed,
+            model, processor, source, self, context.folder / "checkpoint", seed=context.recipe.seed,
             announce=context.announce, resume=context.resume, reweighter=reweighter,
             reweighter_package=f"{offer.package} {offer.version}", strategy=self.strategy(context),
         )  # fmt: skip

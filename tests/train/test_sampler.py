@@ -281,7 +281,7 @@ def test_answers_of_several_turns_are_those_that_go_on_from_nothing(looking, mon
     assert sum(len(one.replies) > 1 for one in kept) >= 3
     bounded = several_turns(sampler(temperature=temperature, rows_per_pass=3), prompts)
     forgetful = sampler(temperature=temperature)
-    forgetful.continue_rows.memory = None
+    forgetful.continue_rows.keywords["memory"] = None
     computed = several_turns(forgetful, prompts)
     monkeypatch.setattr(generation, "fits", lambda model: False)
     apart = several_turns(sampler(temperature=temperature), prompts)

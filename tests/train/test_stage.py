@@ -46,12 +46,12 @@ def test_names_agree_with_the_model_about_its_parts(bench, lora):
         (True, True, {"fp16": True}, False), (True, False, {"bf16": True}, True),
     ],
 )  # fmt: skip
-def test_bfloat16_is_used_where_the_gpu_has_it(monkeypatch, has_gpu, has_bf16, given, expected):
+def test_bfloat16_is_used_where_the_gpu_has_it(bench, monkeypatch, has_gpu, has_bf16, given, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or has_bf16
     )
-    assert stage.arguments({}, given)["bf16"] is expected
+    assert stage.arguments("sft", bench.folder, 0, bench.sft_settings(trl=given), {})["bf16"] is expected
 
 
 def test_bfloat16_is_taken_on_a_cpu_where_a_recipe_asks_for_it(bench):

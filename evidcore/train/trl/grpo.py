@@ -27,7 +27,6 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource
 from evidcore.prompts.targets import IGNORED, Targets
-from evidcore.recipe.trl_fields import DEFAULTS
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward, RewardComposer
 from evidcore.train.checks import check_start
@@ -174,7 +173,7 @@ def make_trainer(
             f"num_iterations = {iterations} updates on the same answers; take a multiple of {iterations}."
         )
     accumulation = prompts // (together * processes)
-    owned = stage.stage_arguments(folder, seed, settings) | {
+    owned = {
         "per_device_train_batch_size": together * answers, "gradient_accumulation_steps": accumulation,
         "steps_per_generation": accumulation, "generation_batch_size": None, "num_generations": answers,
         "temperature": settings.temperature, "max_completion_length": settings.max_new_tokens,
@@ -191,7 +190,7 @@ def make_trainer(
     model.train_only(settings.train)
     with stage.quiet():
         return kind(
-            model, processor, GRPOConfig(**stage.arguments(owned, {**DEFAULTS["grpo"], **settings.trl})),
+            model, processor, GRPOConfig(**stage.arguments("grpo", folder, seed, settings, owned)),
             source, judge, strategy, engine=engine,
             sharing=PromptSharing(settings.share_prompts, answers), announce=announce,
             settings=settings, **options,

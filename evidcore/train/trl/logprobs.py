@@ -110,22 +110,18 @@ class PromptSharing:
         """Tell whether to score these rows by groups."""
         after, before = groups.after, groups.input_ids.shape[1] - groups.after
         if self.choice == "never":
-            return self._because("share_prompts = 'never'", False)
-        if self.choice == "auto" and not packing_pays(before, after, self.answers):
-            return self._because("their prompts are too short beside the answers for it to pay", False)
-        if why_not := packing_blocker(model) or groups.fault(model):
-            return self._because(why_not, False)
-        saved = tokens_saved(before, after, self.answers)
-        why = f"{saved:.1f} times fewer tokens, {self.answers} answers of {after} to prompts of {before}"
-        return self._because(why, True, "yes")
-
-    def _because(self, reason: str, decision: bool, key: str = "") -> bool:
-        """Say a reason when it first decides."""
-        if (key or reason) not in self._said:
-            self._said.add(key or reason)
-            how = "once for all answers" if decision else "once for each answer"
-            log.info("prompts are scored %s (%s)", how, reason)
-        return decision
+            why_not = "share_prompts = 'never'"
+        elif self.choice == "auto" and not packing_pays(before, after, self.answers):
+            why_not = "their prompts are too short beside the answers for it to pay"
+        else:
+            why_not = packing_blocker(model) or groups.fault(model)
+        if why_not not in self._said:
+            self._said.add(why_not)
+            fewer = f"{tokens_saved(before, after, self.answers):.1f} times fewer tokens"
+            why = f"{fewer}, {self.answers} answers of {after} to prompts of {before}"
+            how = "once for each answer" if why_not else "once for all answers"
+            log.info("prompts are scored %s (%s)", how, why_not or why)
+        return not why_not
 
 
 def shared_scores(

@@ -62,20 +62,18 @@ def with_muon(
     Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that one learning
     rate serves both.
     """
+    wide, others = (
+        [
+            {**group, "params": some}
+            for group in groups
+            if (some := [weight for weight in group["params"] if (weight in matrices) is is_wide])
+        ]
+        for is_wide in (True, False)
+    )
     parts: list[Optimizer] = []
-    if wide := _narrowed(groups, lambda weight: weight in matrices):
+    if wide:
         options: dict[str, Any] = {} if momentum is None else {"momentum": momentum}
         parts.append(torch.optim.Muon(wide, adjust_lr_fn="match_rms_adamw", **options))
-    if others := _narrowed(groups, lambda weight: weight not in matrices):
+    if others:
         parts.append(rest(others))
     return ChainedOptimizer(parts)
-
-
-def _narrowed(
-    groups: Sequence[Mapping[str, Any]], is_meant: Callable[[torch.Tensor], bool]
-) -> list[dict[str, Any]]:
-    """Return the groups with the weights that are meant, without those left empty."""
-    narrowed = [
-        {**group, "params": [weight for weight in group["params"] if is_meant(weight)]} for group in groups
-    ]
-    return [group for group in narrowed if group["params"]]

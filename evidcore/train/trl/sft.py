@@ -18,7 +18,6 @@ from typing import Any
 import datasets
 import torch
 from torch.nn import functional
-from torch.utils.data import SequentialSampler
 from trl import SFTConfig, SFTTrainer
 
 from evidcore.contracts import Reweighter, RolloutStrategy
@@ -66,10 +65,6 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
             processing_class=processor, peft_config=stage.lora_config(settings, model),
         )  # fmt: skip
         self.train_dataset = IndexDataset(rows)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Read the stream in order: its positions are shuffled already."""
-        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
     def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
         """Return what a whole step's loss is divided by, of all processes."""
@@ -199,16 +194,17 @@ def make_trainer(
             f"{WHERE}.questions_per_volume: {together} rows of a forward pass are no whole number of volumes "
             f"with {settings.questions_per_volume} questions; make rows_per_forward a multiple of it."
         )
-    owned = stage.stage_arguments(folder, seed, settings) | {
+    owned = {
         "per_device_train_batch_size": together,
         "gradient_accumulation_steps": settings.rows_per_step // (together * processes),
         "max_length": None,  # truncation would cut image tokens
         "packing": False,
+        "train_sampling_strategy": "sequential",  # the stream's positions are shuffled already
     }
     model.train_only(settings.train)
     with stage.quiet():
         return WeightedTrainer(
-            model, processor, SFTConfig(**stage.arguments(owned, settings.trl)),
+            model, processor, SFTConfig(**stage.arguments("sft", folder, seed, settings, owned)),
             Targets(processor, source, reweighter, reweighter_package, strategy), announce=announce,
             settings=settings,
         )  # fmt: skip

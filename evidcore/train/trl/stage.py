@@ -26,9 +26,10 @@ from torch import distributed
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback
 from transformers.utils import logging
 
+from evidcore.compute.clock import Clock, clock_for
 from evidcore.compute.signals import stop_request
 from evidcore.contracts.stage import EventSink, NullSink
 from evidcore.errors import RecipeError, RunError, is_disk_full
@@ -38,10 +39,11 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.targets import GivenImages
 from evidcore.proof.flow import prove_images_of_rows
+from evidcore.recipe.trl_fields import DEFAULTS
 from evidcore.train.settings import TrainingKeys, dtype_of_products
 from evidcore.train.tiny_model import tiny_model
 from evidcore.train.trl.optimizers import with_muon
-from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed
+from evidcore.train.trl.timing import StepPart, encoding_counted, timed
 
 COMPLETE = "complete"
 
@@ -103,14 +105,21 @@ class IndexDataset(Dataset[dict[str, str]]):
         return {"prompt": str(position)}
 
 
-class StageTrainer(TimedTrainer):
+class StageTrainer(Trainer):  # type: ignore[misc]
     """Mixed in before a trl trainer."""
 
     announce: EventSink
     settings: TrainingKeys
+    clock: Clock
+    step_part: str  # in which the clock stands from a step's first pass to its end; methods open others
     optimizer: Any  # made by create_optimizer
     num_iterations: int = 1  # updates on the same answers
     _proven: int | None = None  # the last step whose passes were proven; set by prove_pixels
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.clock = clock_for(self.args.device)
+        self.add_callback(StepPart(self))
 
     @property
     def vlm(self) -> VolumeVLM:
@@ -171,6 +180,11 @@ class StageTrainer(TimedTrainer):
                 self.control.should_save = self.control.should_training_stop = True
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
+    @timed("data")
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Let transformers fetch the batches of a step."""
+        return super().get_batch_samples(*args, **kwargs)
+
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write none: a checkpoint is not published."""
 
@@ -207,9 +221,21 @@ def placeholder(name: str) -> Any:
     return never
 
 
-def stage_arguments(folder: Path, seed: int, settings: TrainingKeys) -> dict[str, Any]:
-    """Return what the core sets for every stage, by the names of transformers."""
+def arguments(
+    trainer: str, folder: Path, seed: int, settings: TrainingKeys, owned: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return trl's settings: what the core sets, over a recipe's `trl` table, over our defaults.
+
+    `owned` is what the core sets for this trainer beside what it sets for every stage.
+    """
+    given = {**DEFAULTS[trainer], **settings.trl}
+    usual: dict[str, Any] = {"bf16": dtype_of_products(given) == torch.bfloat16}
+    if given.get("bf16") and not torch.cuda.is_available():
+        usual["use_cpu"] = True  # else transformers refuses it without a GPU
+    if "gradient_checkpointing" not in given:
+        usual["activation_checkpointing"] = False  # its new name; trl's default is on
     return {
+        **usual, **given, **owned,
         "output_dir": str(folder / "steps"), "max_steps": settings.steps, "seed": seed, "data_seed": seed,
         "learning_rate": max(settings.rates.values()), "logging_strategy": "steps", "logging_steps": 1,
         "logging_first_step": False, "logging_nan_inf_filter": False, "save_strategy": "steps",
@@ -217,16 +243,6 @@ def stage_arguments(folder: Path, seed: int, settings: TrainingKeys) -> dict[str
         "disable_tqdm": True, "remove_unused_columns": False, "dataloader_num_workers": 0,
         "dataloader_pin_memory": False,
     }  # fmt: skip
-
-
-def arguments(owned: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return trl's settings: what the core sets, over a recipe's `trl` table, over our defaults."""
-    usual: dict[str, Any] = {"bf16": dtype_of_products(given) == torch.bfloat16}
-    if given.get("bf16") and not torch.cuda.is_available():
-        usual["use_cpu"] = True  # else transformers refuses it without a GPU
-    if "gradient_checkpointing" not in given:
-        usual["activation_checkpointing"] = False  # its new name; trl's default is on
-    return {**usual, **given, **owned}
 
 
 def check_sharded(given: Mapping[str, Any], where: str) -> None:

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar, cast
 
 from torch import nn
-from transformers import Trainer, TrainerCallback
-
-from evidcore.compute.clock import Clock, clock_for
+from transformers import TrainerCallback
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,27 +26,10 @@ def timed(part: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return wrap
 
 
-class TimedTrainer(Trainer):  # type: ignore[misc]
-    """Has a clock, which stands in `step_part` from a step's first pass to its end; methods open others."""
-
-    step_part: str
-    clock: Clock
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.clock = clock_for(self.args.device)
-        self.add_callback(_StepPart(self))
-
-    @timed("data")
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Let transformers fetch the batches of a step."""
-        return super().get_batch_samples(*args, **kwargs)
-
-
-class _StepPart(TrainerCallback):  # type: ignore[misc]
+class StepPart(TrainerCallback):  # type: ignore[misc]
     """Opens and closes a trainer's `step_part`."""
 
-    def __init__(self, trainer: TimedTrainer) -> None:
+    def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
@@ -65,17 +46,12 @@ class _StepPart(TrainerCallback):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def encoding_counted(trainer: TimedTrainer, encoder: nn.Module) -> Iterator[None]:
+def encoding_counted(trainer: Any, encoder: nn.Module) -> Iterator[None]:
     """Count the passes of a frozen encoder as the part `encode`; those of a trained one are the model's."""
     if any(weight.requires_grad for weight in encoder.parameters()):
         yield
         return
-    hooks = [
-        encoder.register_forward_pre_hook(lambda *_: trainer.clock.enter("encode")),
-        encoder.register_forward_hook(lambda *_: trainer.clock.leave(), always_call=True),
-    ]
-    try:
+    opening = encoder.register_forward_pre_hook(lambda *_: trainer.clock.enter("encode"))
+    closing = encoder.register_forward_hook(lambda *_: trainer.clock.leave(), always_call=True)
+    with opening, closing:
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()

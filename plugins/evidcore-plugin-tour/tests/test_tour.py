@@ -138,7 +138,7 @@ def test_the_page_shows_both_and_leads_to_all_answers(told):
     assert told[0]["page"] == str(page)
     text = page.read_text()
     for name, result in told[0]["models"].items():
-        assert f"<h2>{name}</h2>" in text
+        assert f"<h2>tour-{name}</h2>" in text
         assert result["verdict"].partition(":")[0] in text
         (own,) = (told[1] / "runs" / f"tour-{name}").glob("*/page/index.html")
         assert f'href="../tour-{name}/{own.parts[-3]}/page/index.html"' in text

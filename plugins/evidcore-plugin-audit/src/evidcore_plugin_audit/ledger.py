@@ -1,5 +1,6 @@
 """The audits of several runs in one table and on one page, each with what pins it."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,14 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def write_ledger(target: Path, records: Sequence[RunRecord], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the table, and each run's audit and lock, as a page."""
+def write_ledger(target: Path, records: Sequence[RunRecord]) -> None:
+    """Write the table, and each run's audit and lock with a link to its own page, as a page."""
+    rows = ledger(records)
+    pages = [os.path.relpath(record.folder / "page" / "index.html", target.parent) for record in records]
     text = page(
         "evidcore_plugin_audit", "ledger.html", title="Audits", kicker="audits", heads=FIGURES.values(),
         rows=[(row, [written(row, metric) for metric in FIGURES]) for row in rows], notes=notes(rows),
-        blocks=[(record, audit(record)) for record in records],
+        blocks=[(record, link, audit(record)) for record, link in zip(records, pages, strict=True)],
         phantoms=sorted({name for record in records for name in record.phantom_datasets()}),
     )  # fmt: skip
     write_atomically(target, text.encode(), or_else="name another file")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from evidcore.api import Condition, Dataset, Prompt, TextPart
 from evidcore.audit.conditions import Alter, Altering
-from evidcore.builtin.choice import IN_ORDER
+from evidcore.builtin.choice import turned
 from evidcore.evaluate.reference_lines import answer_place
 from evidcore.text.tags import LETTERS
 
@@ -55,24 +55,9 @@ class Hinted(Altering):
 
 def _permuted(prompt: Prompt, rng: random.Random) -> Prompt | None:
     options = prompt.reference.get("options") or ()
-    if len(options) < 2 or any(map(IN_ORDER.search, options)):
+    lines = [f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
+    if len(options) < 2 or "\n".join(lines) not in prompt.words():
         return None
-    step = rng.randrange(1, len(options))
-    order = [(place + step) % len(options) for place in range(len(options))]
-    moved = [options[place] for place in order]
-    parts = tuple(
-        dataclasses.replace(part, text=part.text.replace(_lines(options), _lines(moved)))
-        if isinstance(part, TextPart)
-        else part
-        for part in prompt.parts
-    )
-    if parts == prompt.parts:  # the options stand otherwise, or are all the same
-        return None
-    reference = {**prompt.reference, "options": moved, "letter": LETTERS[order.index(answer_place(prompt))]}
-    if "true_options" in reference:
-        reference["true_options"] = sorted(order.index(place) for place in reference["true_options"])
-    return dataclasses.replace(prompt, parts=parts, reference=reference)
-
-
-def _lines(options: Sequence[str]) -> str:
-    return "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
+    by = rng.randrange(1, len(options))
+    result = turned(prompt, [*range(by, len(options)), *range(by)])
+    return None if result is None or result.parts == prompt.parts else result  # all options may be the same

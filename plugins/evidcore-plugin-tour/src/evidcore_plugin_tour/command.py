@@ -15,11 +15,12 @@ import click
 def tour(out: Path, as_json: bool) -> None:
     """Audit two small trained models that ship with evidcore: which of them reads the scan?"""
     click.echo("About a minute on 2 CPU cores. Nothing is trained and nothing is downloaded.", err=True)
+    from evidcore_plugin_audit.ledger import records_of, write_ledger
     from transformers.utils import logging
 
     from evidcore.hooks import write_pages
     from evidcore_plugin_tour.shipped import SCAN, WORDS, audit
-    from evidcore_plugin_tour.side_by_side import ending, figures, write_side_by_side
+    from evidcore_plugin_tour.side_by_side import ending, figures
 
     logging.disable_progress_bar()
     runs, results = {}, {}
@@ -28,7 +29,8 @@ def tour(out: Path, as_json: bool) -> None:
         folder, results[model.name] = audit(model, out)
         runs[model] = folder.path
         write_pages(folder.path)
-    page = write_side_by_side(out / "tour" / "index.html", runs)
+    page = out / "tour" / "index.html"
+    write_ledger(page, records_of(runs.values()))
     if as_json:
         result = {
             model.name: {"run": str(folder), **figures(results[model.name])} for model, folder in runs.items()

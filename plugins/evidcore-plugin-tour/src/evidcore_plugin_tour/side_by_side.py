@@ -1,16 +1,9 @@
-"""Two audits of the same questions side by side: as figures, as lines, as a page."""
+"""Two audits of the same questions side by side: as figures, as lines."""
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from evidcore_plugin_pages.jinja import page
-from evidcore_plugin_pages.outcome import audit
-from evidcore_plugin_pages.record import read_record
-
-from evidcore.cache import write_atomically
-from evidcore_plugin_tour.shipped import TASK, Shipped
+from evidcore_plugin_tour.shipped import TASK
 
 Result = Mapping[str, Any]
 SHOWINGS = {  # condition -> what its line is called
@@ -63,23 +56,3 @@ def _percent(row: Mapping[str, Any], sign: str) -> str:
 def first_sentence(text: str) -> str:
     """Return a text up to its first full stop before a space."""
     return f"{text.partition('. ')[0].rstrip('.')}."
-
-
-def write_side_by_side(target: Path, runs: Mapping[Shipped, Path]) -> Path:
-    """Write a page with a column for each model's audit, in one move, and return its path.
-
-    Args:
-        target: the file.
-        runs: each model's run folder; the page links to its own page.
-    """
-    records = {model: read_record(folder) for model, folder in runs.items()}
-    columns = [
-        (model, os.path.relpath(record.folder / "page" / "index.html", target.parent), audit(record))
-        for model, record in records.items()
-    ]
-    text = page(
-        "evidcore_plugin_tour", "side_by_side.html", title="The first minute",
-        kicker="evidcore, the first minute", columns=columns,
-    )  # fmt: skip
-    write_atomically(target, text.encode(), or_else="name another folder")
-    return target

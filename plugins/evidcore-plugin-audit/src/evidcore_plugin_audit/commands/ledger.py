@@ -33,7 +33,7 @@ def ledger(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     records = records_of(runs or (Path("runs"),))
     rows = rows_of(records)
     if out is not None:
-        write_ledger(out, records, rows)
+        write_ledger(out, records)
     if as_json:
         click.echo(json.dumps({"audits": rows, "notes": notes(rows)}, indent=1))
         return

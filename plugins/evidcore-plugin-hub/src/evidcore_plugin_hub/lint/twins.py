@@ -3,11 +3,10 @@
 import collections
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from evidcore.api import Prompt, Rollout, Task, TextPart
-from evidcore.builtin.choice import IN_ORDER
+from evidcore.builtin.choice import turned
 from evidcore.case import Action, Turn
 from evidcore.evaluate.reference_lines import cluster_of
 from evidcore.prompts.rows import Row
@@ -65,15 +64,16 @@ def twins(rows: Sequence[Row], *, thorough: bool) -> list[Twin]:
             texts.append(("constant option", common))
         group(place, [(kind, _rollout(row.task, row.prompt, text)) for kind, text in texts])
         options = len(options_of(row.prompt))
-        orders = 1 if any(map(IN_ORDER.search, options_of(row.prompt))) else options
-        for order in ([*range(by, options), *range(by)] for by in range(orders)):  # its own first
-            turned = _turned(row.prompt, order)
-            text = row.task.gold(turned)[0]
+        for order in ([*range(by, options), *range(by)] for by in range(options)):  # its own first
+            if (asked := turned(row.prompt, order)) is None:
+                break
+            asked = dataclasses.replace(asked, id=f"{row.prompt.id}/turned {order[0]}")
+            text = row.task.gold(asked)[0]
             said = [("permuted" if order[0] else "own order", text)]
-            said += [("beside", other) for other in _wrong(Row(turned, row.task), text, ())[:1]]
+            said += [("beside", other) for other in _wrong(Row(asked, row.task), text, ())[:1]]
             for letter in LETTERS[:options] if thorough else ():
-                said.append((f"letter {letter}", row.task.gold(rekeyed(turned, letter, alone=True))[0]))
-            group(place, [(kind, _rollout(row.task, turned, text)) for kind, text in said])
+                said.append((f"letter {letter}", row.task.gold(rekeyed(asked, letter, alone=True))[0]))
+            group(place, [(kind, _rollout(row.task, asked, text)) for kind, text in said])
         right, others = _rollout(row.task, row.prompt, gold), [("beside", text) for text in wrong[:1]]
         for kind, prompt in _other_keys(rows, place):
             rollouts = [
@@ -235,21 +235,3 @@ def _other_keys(rows: Sequence[Row], place: int) -> Iterator[tuple[str, Prompt]]
                 reference = other.reference
                 yield "another key", dataclasses.replace(prompt, case=other.case, reference=reference, id=key)
             return
-
-
-def _turned(prompt: Prompt, order: Sequence[int]) -> Prompt:
-    """Return a multiple choice with its options in another order, in its words too."""
-    reference: Mapping[str, Any] = prompt.reference
-    options = [reference["options"][index] for index in order]
-    changed = {"options": options, "letter": LETTERS[order.index(LETTERS.index(reference["letter"]))]}
-    if "true_options" in reference:
-        changed["true_options"] = sorted(order.index(index) for index in reference["true_options"])
-    parts = list(prompt.parts)
-    for number, part in enumerate(parts):
-        if (text := getattr(part, "text", None)) is not None:
-            for letter, old, new in zip(LETTERS, reference["options"], options, strict=False):
-                text = text.replace(f"{letter}) {old}", f"{letter}) {new}")
-            parts[number] = dataclasses.replace(part, text=text)
-    return dataclasses.replace(
-        prompt, id=f"{prompt.id}/turned {order[0]}", parts=tuple(parts), reference={**reference, **changed}
-    )
