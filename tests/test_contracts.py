@@ -20,8 +20,11 @@ from evidcore_testing.fixtures import volume_cases
 from evidcore_testing.recipes import phantoms, recipe_text
 from PIL import Image
 
-from evidcore.api import Dataset, Finding, Policy, VolumeRef, find
+from evidcore.api import Policy, VolumeRef, find
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.scorers import TokenF1
+from evidcore.builtin.uniform import Uniform
 from evidcore.builtin.views import Slices, Volume
 from evidcore.contracts import KINDS
 from evidcore.contracts.stage import NullSink
@@ -67,34 +70,6 @@ def test_formats(ending, tmp_path):
     testing.check_written(made("format", ending), ending, WRITE[ending], tmp_path, **one_slice)
 
 
-class Removes(Dataset):
-    """Shows a case without a finding as its volumes under another name."""
-
-    def cases(self, split):
-        return []
-
-    def fingerprint(self):
-        return "none"
-
-    def without(self, case, finding):
-        return tuple(dataclasses.replace(ref, path=f"{ref.path}-{finding}") for ref in case.volumes)
-
-
-@pytest.mark.parametrize("name", [offer.name for offer in offers("condition")])
-def test_every_installed_condition(name, cases):
-    """Over cases that share one finding and have one of their own."""
-    changed = []
-    for case, own in zip(cases, "abcd", strict=True):
-        states = [(item, "present" if item in {"g", own} else "absent") for item in "abcdefgh"]
-        findings = tuple(Finding(name=item, state=state) for item, state in states)
-        masks = {own: next(iter(case.masks.values()))}
-        changed.append(dataclasses.replace(case, findings=findings, masks=masks, questions=()))
-    task = factory.build("task", {"use": "choice"}, given={"view": Volume()}, where="test")
-    prompts = [prompt for case in changed for prompt in task.prompts(case, Volume(), 1)]
-    condition = factory.build("condition", {"use": name}, given={}, where="test")
-    testing.check_condition(condition, prompts, Removes())
-
-
 def test_the_evaluation_and_the_audit(cases):
     task = factory.build("task", {"use": "choice"}, given={"view": Slices()}, where="test")
     prompts = [prompt for case in cases for prompt in task.prompts(case, Slices(), 0)]
@@ -110,6 +85,23 @@ def test_the_sampler_and_a_pretrained_language_model(tmp_path):
     testing.tiny_language(tmp_path / "language")
     table, given = {"use": "pretrained", "folder": "language"}, {"recipe_folder": tmp_path}
     testing.check_language(factory.build("language", table, given=given, where="test"))
+
+
+def test_the_reweighter():
+    testing.check_reweighter(Uniform())
+
+
+def test_the_scorer_counts_words_with_repetition():
+    testing.check_scorer(TokenF1())
+    # 3 of 4 words shared with 3 of 5: 2 * 3 / 9
+    assert TokenF1()(["No NODULE, no mass"], ["no nodule. No effusion seen"]) == [pytest.approx(6 / 9)]
+    assert TokenF1()(["", "word"], ["", ""]) == [1.0, 0.0]
+
+
+def test_the_plain_rollout(tmp_path, cases):
+    prompts = [prompt for case in cases[:2] for prompt in Choice().prompts(case, Volume(), 0)]
+    sampler = testing.TinySampler(testing.tiny_language(tmp_path / "tiny"), budget_tokens=5)
+    testing.check_rollout(Plain(), sampler, prompts, answers_per_prompt=3)
 
 
 ASKED = [{"dataset": "chest", "task": "choice"}]
