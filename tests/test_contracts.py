@@ -15,12 +15,13 @@ from evidcore_plugin_reports.endpoint import Endpoint
 from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_plugin_reports.scorers import FindingsF1
 from evidcore_plugin_reports.text_models import Pretrained
+from evidcore_testing.checks_evaluation import Says
 from evidcore_testing.data import save_nifti
 from evidcore_testing.fixtures import volume_cases
 from evidcore_testing.recipes import phantoms, recipe_text
 from PIL import Image
 
-from evidcore.api import Policy, VolumeRef, find
+from evidcore.api import VolumeRef, find
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.scorers import TokenF1
@@ -87,8 +88,9 @@ def test_the_sampler_and_a_pretrained_language_model(tmp_path):
     testing.check_language(factory.build("language", table, given=given, where="test"))
 
 
-def test_the_reweighter():
+def test_the_reweighter_gives_every_token_one():
     testing.check_reweighter(Uniform())
+    assert Uniform()("abc", (), [(0, 1), (1, 3), (3, 3)]) == [1.0, 1.0, 1.0]
 
 
 def test_the_scorer_counts_words_with_repetition():
@@ -134,14 +136,7 @@ def test_every_stage_of_the_core(tmp_path):
         before = before.after(stage, tmp_path / name / "checkpoint")
 
 
-class Mute(Policy):
-    """Writes nothing."""
-
-    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-        return ["" for _ in prompts]
-
-    def log_likelihoods(self, prompts, completions):
-        return [[0.0] * len(some) for some in completions]
+MUTE = Says(lambda prompt: "")
 
 
 def made(kind, name, *given):
@@ -162,7 +157,7 @@ def options_without_default(folder):
         "implant": {"source": source, "kinds": ("stone",), "prevalence": 1.0},
         "sometimes-right": {"source": source, "answers": "x"},
         **{name: {"tool": zoom} for name in ("zoom-choice", "zoom-free-text", "zoom-onto")},
-        "cross-view": {"reader": made("reader", "policy-reader", Mute(), Mute()), "control": "none"},
+        "cross-view": {"reader": made("reader", "policy-reader", MUTE, MUTE), "control": "none"},
         "report-consistency": {"scorer": FindingsF1()}, "emphasis": {"words": {"present": 3.0}},
         "volume-consistency": {"segmenter": grower}, "zoom-consensus": {"success": "choice-accuracy"},
         **{name: {"model": model} for name in ("embedding", "embedding-f1", "reward-model")},
@@ -183,7 +178,7 @@ BUILT = [offer for kind in KINDS if kind != "stage" for offer in offers(kind)]
 def test_construction_reads_no_file_and_opens_no_socket(offer, tmp_path):
     given = {
         "recipe_folder": tmp_path, "cache_folder": tmp_path / "cache", "view": Slices(), "tools": (),
-        "policy": Mute(), "start_policy": Mute(), "cases": list, "labeler": NegationRules(),
+        "policy": MUTE, "start_policy": MUTE, "cases": list, "labeler": NegationRules(),
         "vision": NATIVE, "width": WIDTHS.get(offer.name, 24), "text_width": 64, "grid_zyx": (1, 3, 3),
     }  # fmt: skip
     factory_, options = offer.load(), options_without_default(tmp_path).get(offer.name, {})
