@@ -19,6 +19,8 @@ from evidcore_testing.fixtures import made_once
 from evidcore_testing.fixtures import offered as offered
 from evidcore_testing.fixtures import real_data as real_data
 
+from evidcore.registry import _watches
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -136,6 +138,30 @@ def put_package() -> Callable[..., None]:
             (folder / f"{module}.py").write_text(source)
 
     return put
+
+
+@pytest.fixture
+def install(put_package, tmp_path, monkeypatch):
+    """Return a function that puts a package offering one component on `sys.path`."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def put(package, name, body="class It: ...", *, target=None, readme="", kind="reward"):
+        module = package.replace("-", "_")
+        offer = f"[evidcore.{kind}]\n{name} = {target or f'{module}:It'}\n"
+        modules = {} if body is None else {module: body}
+        put_package(tmp_path, package, offer, readme=readme, **modules)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return put
+
+
+@pytest.fixture
+def unwatched(monkeypatch) -> Iterator[None]:
+    """Leave out the package that watches over others: it is as if it were not installed."""
+    monkeypatch.setattr("evidcore.registry._WATCHING", "nobodys_group")
+    _watches.cache_clear()
+    yield
+    _watches.cache_clear()
 
 
 @pytest.fixture

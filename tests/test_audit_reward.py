@@ -8,7 +8,6 @@ from evidcore.api import Reward, Score
 from evidcore.contracts.judging import Checked
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
-from evidcore.registry import _watches
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 
@@ -130,14 +129,9 @@ def test_a_stage_whose_rewards_are_sound_says_nothing(caplog):
     assert result["blind"] == "not applicable"  # it takes more prompts than a start has time for
 
 
-def test_a_stage_trains_where_nothing_judges_its_rewards_and_says_so(monkeypatch, caplog):
+def test_a_stage_trains_where_nothing_judges_its_rewards_and_says_so(unwatched, caplog):
     stage, context, source = stage_and_source()
-    monkeypatch.setattr("evidcore.registry._WATCHING", "nobodys_group")
-    _watches.cache_clear()
-    try:
-        assert stage.audit(context, source) == []
-    finally:
-        _watches.cache_clear()
+    assert stage.audit(context, source) == []
     (said,) = [record.getMessage() for record in caplog.records]
     assert said == (
         "05-grpo: its rewards are not audited. `pip install evidcore-plugin-hub` brings what does that"

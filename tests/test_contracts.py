@@ -15,13 +15,17 @@ from evidcore_plugin_reports.endpoint import Endpoint
 from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_plugin_reports.scorers import FindingsF1
 from evidcore_plugin_reports.text_models import Pretrained
+from evidcore_testing.checks_evaluation import Says
 from evidcore_testing.data import save_nifti
 from evidcore_testing.fixtures import volume_cases
 from evidcore_testing.recipes import phantoms, recipe_text
 from PIL import Image
 
-from evidcore.api import Dataset, Finding, Policy, VolumeRef, find
+from evidcore.api import VolumeRef, find
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.scorers import TokenF1
+from evidcore.builtin.uniform import Uniform
 from evidcore.builtin.views import Slices, Volume
 from evidcore.contracts import KINDS
 from evidcore.contracts.stage import NullSink
@@ -67,34 +71,6 @@ def test_formats(ending, tmp_path):
     testing.check_written(made("format", ending), ending, WRITE[ending], tmp_path, **one_slice)
 
 
-class Removes(Dataset):
-    """Shows a case without a finding as its volumes under another name."""
-
-    def cases(self, split):
-        return []
-
-    def fingerprint(self):
-        return "none"
-
-    def without(self, case, finding):
-        return tuple(dataclasses.replace(ref, path=f"{ref.path}-{finding}") for ref in case.volumes)
-
-
-@pytest.mark.parametrize("name", [offer.name for offer in offers("condition")])
-def test_every_installed_condition(name, cases):
-    """Over cases that share one finding and have one of their own."""
-    changed = []
-    for case, own in zip(cases, "abcd", strict=True):
-        states = [(item, "present" if item in {"g", own} else "absent") for item in "abcdefgh"]
-        findings = tuple(Finding(name=item, state=state) for item, state in states)
-        masks = {own: next(iter(case.masks.values()))}
-        changed.append(dataclasses.replace(case, findings=findings, masks=masks, questions=()))
-    task = factory.build("task", {"use": "choice"}, given={"view": Volume()}, where="test")
-    prompts = [prompt for case in changed for prompt in task.prompts(case, Volume(), 1)]
-    condition = factory.build("condition", {"use": name}, given={}, where="test")
-    testing.check_condition(condition, prompts, Removes())
-
-
 def test_the_evaluation_and_the_audit(cases):
     task = factory.build("task", {"use": "choice"}, given={"view": Slices()}, where="test")
     prompts = [prompt for case in cases for prompt in task.prompts(case, Slices(), 0)]
@@ -110,6 +86,24 @@ def test_the_sampler_and_a_pretrained_language_model(tmp_path):
     testing.tiny_language(tmp_path / "language")
     table, given = {"use": "pretrained", "folder": "language"}, {"recipe_folder": tmp_path}
     testing.check_language(factory.build("language", table, given=given, where="test"))
+
+
+def test_the_reweighter_gives_every_token_one():
+    testing.check_reweighter(Uniform())
+    assert Uniform()("abc", (), [(0, 1), (1, 3), (3, 3)]) == [1.0, 1.0, 1.0]
+
+
+def test_the_scorer_counts_words_with_repetition():
+    testing.check_scorer(TokenF1())
+    # 3 of 4 words shared with 3 of 5: 2 * 3 / 9
+    assert TokenF1()(["No NODULE, no mass"], ["no nodule. No effusion seen"]) == [pytest.approx(6 / 9)]
+    assert TokenF1()(["", "word"], ["", ""]) == [1.0, 0.0]
+
+
+def test_the_plain_rollout(tmp_path, cases):
+    prompts = [prompt for case in cases[:2] for prompt in Choice().prompts(case, Volume(), 0)]
+    sampler = testing.TinySampler(testing.tiny_language(tmp_path / "tiny"), budget_tokens=5)
+    testing.check_rollout(Plain(), sampler, prompts, answers_per_prompt=3)
 
 
 ASKED = [{"dataset": "chest", "task": "choice"}]
@@ -142,14 +136,7 @@ def test_every_stage_of_the_core(tmp_path):
         before = before.after(stage, tmp_path / name / "checkpoint")
 
 
-class Mute(Policy):
-    """Writes nothing."""
-
-    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-        return ["" for _ in prompts]
-
-    def log_likelihoods(self, prompts, completions):
-        return [[0.0] * len(some) for some in completions]
+MUTE = Says(lambda prompt: "")
 
 
 def made(kind, name, *given):
@@ -170,7 +157,7 @@ def options_without_default(folder):
         "implant": {"source": source, "kinds": ("stone",), "prevalence": 1.0},
         "sometimes-right": {"source": source, "answers": "x"},
         **{name: {"tool": zoom} for name in ("zoom-choice", "zoom-free-text", "zoom-onto")},
-        "cross-view": {"reader": made("reader", "policy-reader", Mute(), Mute()), "control": "none"},
+        "cross-view": {"reader": made("reader", "policy-reader", MUTE, MUTE), "control": "none"},
         "report-consistency": {"scorer": FindingsF1()}, "emphasis": {"words": {"present": 3.0}},
         "volume-consistency": {"segmenter": grower}, "zoom-consensus": {"success": "choice-accuracy"},
         **{name: {"model": model} for name in ("embedding", "embedding-f1", "reward-model")},
@@ -191,7 +178,7 @@ BUILT = [offer for kind in KINDS if kind != "stage" for offer in offers(kind)]
 def test_construction_reads_no_file_and_opens_no_socket(offer, tmp_path):
     given = {
         "recipe_folder": tmp_path, "cache_folder": tmp_path / "cache", "view": Slices(), "tools": (),
-        "policy": Mute(), "start_policy": Mute(), "cases": list, "labeler": NegationRules(),
+        "policy": MUTE, "start_policy": MUTE, "cases": list, "labeler": NegationRules(),
         "vision": NATIVE, "width": WIDTHS.get(offer.name, 24), "text_width": 64, "grid_zyx": (1, 3, 3),
     }  # fmt: skip
     factory_, options = offer.load(), options_without_default(tmp_path).get(offer.name, {})

@@ -231,9 +231,7 @@ def test_every_module_of_the_core_has_a_file_of_tests():
     assert not result, "in tests/README.md, or write the file:\n" + "\n".join(result)
 
 
-@pytest.mark.parametrize(
-    "package", ["", *sorted(path.parent.name for path in PLUGINS.glob("*/pyproject.toml"))]
-)
+@pytest.mark.parametrize("package", ["", *PACKAGES])
 def test_every_component_is_held_to_its_contract_by_the_tests_of_its_package(package):
     """A file of its tests calls the check of the kind and names the component or its class."""
     tests = CORE.parent / "tests" if not package else PLUGINS / package / "tests"

@@ -41,7 +41,9 @@ def evid(tmp_path):
         """Run the command as a user does, with `sites` among the places where packages are installed."""
         around = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sites))}
         words = [sys.executable, "-m", "evidcore", *words]
-        return subprocess.run(words, cwd=tmp_path, env=around, capture_output=True, text=True, check=False)
+        done = subprocess.run(words, cwd=tmp_path, env=around, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     return run
 
@@ -54,9 +56,8 @@ def test_an_example_is_a_short_module(folder):
 
 
 def test_listing_names_it_and_runs_nothing_of_it(site, evid):
-    done = evid("plugins", "reward", "--json", sites=[site])
-    assert done.returncode == 0, done.stderr
-    (row,) = [row for row in json.loads(done.stdout)["components"] if row["name"] == "laterality"]
+    listed = json.loads(evid("plugins", "reward", "--json", sites=[site]))["components"]
+    (row,) = [row for row in listed if row["name"] == "laterality"]
     place = {"package": "evid-reward-laterality", "target": "evid_reward_laterality:Laterality"}
     assert row == {"kind": "reward", "name": "laterality", **place, "version": "1.0", "broken": None}
     assert not (site / IMPORTED).exists()
@@ -101,15 +102,16 @@ def test_broken_packages_are_listed_with_their_reasons_and_hide_nobody(
     site, broken_site, put_package, evid, tmp_path
 ):
     put_package(tmp_path / "unreadable", "evid-unreadable", UNREADABLE)
-    done = evid("plugins", "reward", sites=[site, broken_site, tmp_path / "unreadable"])
-    assert done.returncode == 0, done.stderr
-    assert "laterality" in done.stdout
-    assert "broken: the entry point must read 'module:attribute', got 'just words'" in done.stdout
-    assert "broken package evid-unreadable: entry_points.txt cannot be read" in done.stdout
-    assert "libgrief" not in done.stdout  # that one shows when it is imported, which listing does not do
+    said = evid("plugins", "reward", sites=[site, broken_site, tmp_path / "unreadable"])
+    assert "laterality" in said
+    assert "broken: the entry point must read 'module:attribute', got 'just words'" in said
+    assert "broken package evid-unreadable: entry_points.txt cannot be read" in said
+    assert "libgrief" not in said  # that one shows when it is imported, which listing does not do
 
-    done = evid("plugins", "reward", "--check", "--json", sites=[site, broken_site])
-    faults = {row["name"]: row["broken"] for row in json.loads(done.stdout)["components"]}
+    listed = json.loads(evid("plugins", "reward", "--check", "--json", sites=[site, broken_site]))[
+        "components"
+    ]
+    faults = {row["name"]: row["broken"] for row in listed}
     assert faults["laterality"] is None
     assert (
         "evid-cannot-import 0.3 could not be imported: ImportError: needs libgrief.so"
@@ -144,8 +146,7 @@ def recipe(tmp_path):
 
 @pytest.mark.slow
 def test_one_line_of_a_recipe_trains_on_it(site, broken_site, recipe, evid, tmp_path):
-    done = evid("run", recipe, sites=[site, broken_site])
-    assert done.returncode == 0, done.stdout + done.stderr
+    evid("run", recipe, sites=[site, broken_site])
     (metrics,) = tmp_path.glob("runs/laterality/2*/metrics.jsonl")
     (step,) = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert step["reward/laterality"] == pytest.approx(0.25)  # four random tokens name no side

@@ -17,7 +17,7 @@ from evidcore.recipe import load
 from evidcore.registry.factory import build
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.folder import RunFolder
+from evidcore.runs.folder import RunFolder, read_lines
 
 pytestmark = pytest.mark.slow
 TRAINING = [{"dataset": "chest", "task": "count"}]
@@ -55,16 +55,12 @@ def done(evid):
     return evid.folder / json.loads(evid("run", "counting.toml", "--json"))["run"]
 
 
-def result_of(done, stage):
-    return json.loads((done / "results" / f"{stage}.json").read_text(encoding="utf-8"))
-
-
 def rows_of(done, stage):
-    return {(row["name"], row["metric"]): row for row in result_of(done, stage)["rows"]}
+    return {(row["name"], row["metric"]): row for row in RunFolder(done).result(stage)["rows"]}
 
 
 def lines_of(done, stage):
-    return [json.loads(line) for line in (done / "answers" / f"{stage}.jsonl").read_text().splitlines()]
+    return read_lines(done / "answers" / f"{stage}.jsonl")
 
 
 def text_of(section):
@@ -83,7 +79,7 @@ def test_the_evaluation_measures_what_was_trained_beside_its_blind_rule(done):
     assert re.fullmatch(r"says \d each time", rows["count", "training_median_exact_match"]["note"])
     assert rows["count", "training_median_absolute_error"]["value"] > 0
     median = rows["count", "training_median_exact_match"]["value"]
-    assert result_of(done, "03-evaluate")["reference_lines"] == {"count": {"training_median": median}}
+    assert RunFolder(done).result("03-evaluate")["reference_lines"] == {"count": {"training_median": median}}
 
 
 def test_its_rows_can_be_paired_by_question_as_ablations_do(done):
@@ -97,7 +93,7 @@ def test_its_rows_can_be_paired_by_question_as_ablations_do(done):
 
 
 def test_the_audit_of_the_recipe_is_theirs_with_its_verdict(done):
-    result, rows = result_of(done, "04-audit"), rows_of(done, "04-audit")
+    result, rows = RunFolder(done).result("04-audit"), rows_of(done, "04-audit")
     own, blank = (rows[f"{side} volumes", "exact_match"]["value"] for side in ("own", "blank"))
     assert own == rows_of(done, "03-evaluate")["count", "exact_match"]["value"]
     assert rows["count", "own_minus_blank"]["value"] == pytest.approx(own - blank)
@@ -153,7 +149,7 @@ def test_the_run_is_said_drawn_listed_and_locked_without_knowing_their_names(don
         for name in ("result", "looking", "tables")
     )
     said = "\n".join(summary(RunFolder(done))["lines"])
-    assert result_of(done, "04-audit")["verdict"]["count"] in looking
+    assert RunFolder(done).result("04-audit")["verdict"]["count"] in looking
     assert all("No sign that looking helps: +0.0 points over the best" in text for text in (result, said))
     assert "reference lines: training median" in said
     assert all(f"{stage}, after sft" in result for stage in ("02-oracle", "03-evaluate"))

@@ -1,12 +1,12 @@
 import dataclasses
 
 import pytest
-from evidcore_testing import volume_case
+from evidcore_testing import check_condition, volume_case
 
 from evidcore.api import Case, Crop, DataError, EncoderInput, Finding, VolumeRef, prepare
 from evidcore.audit.conditions import Matched, OtherPatient, Perturbed, SameAnswer, Sham, Twin
 from evidcore.builtin.views import Volume
-from evidcore.registry import factory
+from evidcore.registry import factory, offers
 
 TASK = factory.build("task", {"use": "choice", "questions_per_case": 2}, given={}, where="test")
 NAMES = "abcdefgh"
@@ -42,6 +42,19 @@ class Data:
     def without(self, one, finding):
         self.removed.append((one.id, finding))
         return tuple(dataclasses.replace(ref, path=f"{ref.path}-{finding}") for ref in one.volumes)
+
+
+@pytest.mark.parametrize("name", [offer.name for offer in offers("condition")])
+def test_every_installed_condition_keeps_its_contract(name, tmp_path):
+    """Over cases that share one finding and have one of their own."""
+    cases = []
+    for seed, own in enumerate("abcd"):
+        found = volume_case(tmp_path, seed)
+        masks = {own: next(iter(found.masks.values()))}
+        findings = case(seed, {"g", own}).findings
+        cases.append(dataclasses.replace(found, findings=findings, masks=masks, questions=()))
+    prompts = [prompt for one in cases for prompt in TASK.prompts(one, Volume(), 1)]
+    check_condition(factory.build("condition", {"use": name}, given={}, where="test"), prompts, Data())
 
 
 @pytest.mark.parametrize("seed", range(5))

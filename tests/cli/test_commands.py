@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner
 
 from evidcore.cli import main
 from evidcore.errors import printable
@@ -15,32 +14,21 @@ from evidcore.errors import printable
 COUNT = '''
 import click
 
-@click.command()
+@click.command("count")
 @click.argument("number", type=int)
-def count(number):
+def It(number):
     """Count to NUMBER."""
     click.echo(" ".join(map(str, range(1, number + 1))))
 '''
 
 
 @pytest.fixture
-def package(put_package, tmp_path, monkeypatch):
+def package(install):
     """Return a function that puts a package with one command on `sys.path`."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "evid_counting", raising=False)
-
-    def put(name, package="evid-counting", body=COUNT):
-        offers = f"[evidcore.command]\n{name} = evid_counting:count\n"
-        put_package(tmp_path, package, offers, evid_counting=body)
-
-    return put
+    return lambda name, package="evid-counting", body=COUNT: install(package, name, body, kind="command")
 
 
-def evid(*words):
-    return CliRunner().invoke(main, words)
-
-
-def test_a_package_adds_a_command_also_to_a_group_of_the_core(package):
+def test_a_package_adds_a_command_also_to_a_group_of_the_core(package, evid):
     package("count")
     assert evid("count", "3").output == "1 2 3\n"
     assert evid("count", "--help").output.startswith("Usage: evid count [OPTIONS] NUMBER")
@@ -49,53 +37,46 @@ def test_a_package_adds_a_command_also_to_a_group_of_the_core(package):
     assert "from evid-auditing" in evid("audit", "--help").output
 
 
-def test_a_broken_command_is_in_the_help_which_runs_no_code_and_names_its_package(package):
+def test_a_broken_command_is_in_the_help_which_runs_no_code_and_names_its_package(package, evid):
     package("count", body="raise RuntimeError('half written')")
     assert "from evid-counting" in evid("--help").output
-    done = evid("count", "3")
-    assert done.exit_code == 2
     said = "command 'count' from evid-counting 1.0 could not be imported: RuntimeError: half written"
-    assert said in done.stderr
+    assert said in evid("count", "3", exit_code=2).stderr
 
 
-def test_what_is_no_click_command_is_refused(package):
-    package("count", body="def count(): ...")
-    done = evid("count")
-    assert done.exit_code == 2
-    assert "evid_counting:count must be a click command, got <function count" in done.stderr
+def test_what_is_no_click_command_is_refused(package, evid):
+    package("count", body="def It(): ...")
+    assert "evid_counting:It must be a click command, got <function It" in evid("count", exit_code=2).stderr
 
 
-def test_a_misspelt_command_is_answered_with_the_nearest():
-    done = evid("resme")
-    assert done.exit_code == 2
-    assert "no command is called 'resme'. Did you mean 'resume'?" in done.stderr
-    assert "no command is called 'audit.polcy'. Did you mean 'audit.policy'?" in evid("audit", "polcy").stderr
+def test_a_misspelt_command_is_answered_with_the_nearest(evid):
+    for words, said in (
+        (["resme"], "'resme'. Did you mean 'resume'?"),
+        (["audit", "polcy"], "'audit.polcy'. Did you mean 'audit.policy'?"),
+    ):
+        assert f"no command is called {said}" in evid(*words, exit_code=2).stderr
 
 
-def test_two_packages_with_one_command_are_an_error_and_ours_stays_ours(package):
+def test_two_packages_with_one_command_are_an_error_and_ours_stays_ours(package, evid):
     package("run", package="evid-other")
-    assert "x.toml: no such file" in evid("run", "x.toml").stderr
+    assert "x.toml: no such file" in evid("run", "x.toml", exit_code=2).stderr
     package("sing", package="evid-first")
     package("sing", package="evid-second")
-    done = evid("sing")
-    assert done.exit_code == 2
-    assert "2 installed packages have a command called 'sing'" in done.stderr
+    assert "2 installed packages have a command called 'sing'" in evid("sing", exit_code=2).stderr
 
 
-def test_what_a_terminal_would_obey_is_written_as_escapes():
+def test_what_a_terminal_would_obey_is_written_as_escapes(evid):
     assert printable("a\x1b[31mb\u202e\ud83d\nä … \t.") == "a\\x1b[31mb\\u202e\\ud83d\nä … \t."
     assert printable("one\nline", keep="") == "one\\nline"
-    done = evid("check", "no\x1b[31m.toml")
-    assert done.exit_code == 2
-    assert "error: no\\x1b[31m.toml: no such file." in done.stderr
+    assert "error: no\\x1b[31m.toml: no such file." in evid("check", "no\x1b[31m.toml", exit_code=2).stderr
 
 
-def test_what_a_command_prints_logs_or_raises_moves_no_cursor(package):
+def test_what_a_command_prints_logs_or_raises_moves_no_cursor(package, evid):
     body = r"""
 import click, sys
 
 @click.command()
-def count():
+def It():
     text = "mass\x1b]0;owned\x07\r\x9b2K"
     click.echo(text)
     print(text, file=sys.stderr)
@@ -107,20 +88,19 @@ def count():
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EIO])
-def test_a_place_that_cannot_be_written_is_named_without_a_traceback(package, number):
+def test_a_place_that_cannot_be_written_is_named_without_a_traceback(package, evid, number):
     body = f"""
 import click, os
 
 @click.command()
-def count():
+def It():
     raise OSError({number}, os.strerror({number}), "/mnt/read\\x1bonly")
 """
     package("count", body=body)
-    done = evid("count")
+    done = evid("count", exit_code=1 if number == errno.EIO else 2)
     if number == errno.EIO:  # no mistake of a person
         assert isinstance(done.exception, OSError)
         return
-    assert done.exit_code == 2
     assert f"[Errno {number}] {os.strerror(number)}: '/mnt/read\\x1bonly'. Give a place that" in done.stderr
 
 

@@ -24,25 +24,23 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("name", ["json", "pickle"])
-def test_a_spawned_process_runs_no_file_called_like_a_module(tmp_path, name):
+LISTS = ["-m", "evidcore", "plugins", "task", "--check"]
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ([], "json"), ([], "pickle"),
+        *((LISTS, name) for name in ("dataclasses", "json", "click", "evidcore_plugin_reports")),
+    ],
+)  # fmt: skip
+def test_neither_a_spawned_process_nor_python_m_evidcore_runs_a_file_of_its_folder(tmp_path, words, name):
     marker = tmp_path / "was-run"
     (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w')\n")
     script = tmp_path.parent / f"{tmp_path.name}.py"
     script.write_text(SPAWNS)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
-    subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, check=True, capture_output=True, env=environment
-    )
-    assert not marker.exists()
-
-
-@pytest.mark.parametrize("name", ["dataclasses", "json", "click", "evidcore_plugin_reports"])
-def test_python_m_evidcore_runs_no_file_of_the_current_folder(tmp_path, name):
-    marker = tmp_path / "was-run"
-    (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w')\n")
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
-    command = [sys.executable, "-m", "evidcore", "plugins", "task", "--check"]
+    command = [sys.executable, *(words or [str(script)])]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=environment)
     assert not marker.exists()
 

@@ -128,11 +128,6 @@ def wanted(crop: Crop, size=(8, 16, 20)) -> Wanted:
     return Wanted(case="a/train/1", volumes=(crop.volume,), shown=((crop, size),))
 
 
-def two_volumes(write) -> list[Wanted]:
-    refs = [VolumeRef(path=str(write(VALUES + shift, f"{shift}.nii"))) for shift in range(2)]
-    return [Wanted(case=str(index), volumes=(ref,), shown=()) for index, ref in enumerate(refs)]
-
-
 def test_a_kept_input_is_used_and_a_damaged_one_is_made_again(shown, caplog):
     fresh = prepare(shown, SPEC)
     assert put_input(content_key(shown, SPEC), fresh.numpy())
@@ -177,7 +172,8 @@ def test_an_input_larger_than_its_voxels_is_not_filled(shown):
 
 def test_what_this_fill_wrote_makes_no_room_for_the_rest_of_it(write, monkeypatch):
     monkeypatch.setenv("EVID_CACHE_GB", "0.0012")  # one of two
-    asked = two_volumes(write)
+    refs = [VolumeRef(path=str(write(VALUES + shift, f"{shift}.nii"))) for shift in range(2)]
+    asked = [Wanted(case=str(index), volumes=(ref,), shown=()) for index, ref in enumerate(refs)]
     for _ in range(2):
         outcomes = [filler()(item).outcome for item in asked]
         assert outcomes[1] == "no_room"

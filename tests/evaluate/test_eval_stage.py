@@ -1,7 +1,5 @@
 """Which evaluation measures a data entry, and what it refuses."""
 
-import dataclasses
-
 import pytest
 from evidcore_plugin_reports.evaluation import ReportEvaluation
 from evidcore_plugin_reports.task import ReportTask
@@ -119,12 +117,6 @@ def test_a_set_for_tests_alone_is_held_against_rules_that_learnt_on_what_is_trai
     _, context = asking("choice", *changes)
     with pytest.raises(DataError, match=r"dataset.outside: the train split has no cases"):
         training(context.recipe.stages[0].data[0], context)()
-
-
-def test_choices_without_options_are_refused(asking):
-    stage, context = asking("choice")
-    bare = [dataclasses.replace(prompt, reference={}) for prompt in context.prompts(stage.data[0])]
-    assert f"prompt {bare[0].id!r} has no options" in stage.refusal(stage.data[0], bare, context)
 
 
 def test_a_task_without_an_evaluation_is_refused_with_what_is_installed(asking):

@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from evidcore.api import Crop, VisualPart
-from evidcore.model.packed_attention import NAME, answer_log_probs, pack, packing_blocker
+from evidcore.model.packed_attention import answer_log_probs, pack, packing_blocker
 from evidcore.model.positions import counted
 
 LOG_PROBS = 1e-5  # nats, float32
@@ -119,54 +119,6 @@ def test_answers_in_one_row_score_and_teach_as_in_rows_of_their_own(small, drawn
     )
 
 
-def test_a_model_that_computes_again_in_the_backward_pass_packs_again(small):
-    rows = rows_of(small, answers=3, longest=9)
-    small.model.train_only(["bridge", "language"])
-    small.model.train()
-    weight = torch.randn(rows.written.shape, generator=torch.Generator().manual_seed(0))
-
-    def found():
-        return gradients(small.model, lambda: packed_log_probs(small.model, rows), weight)
-
-    whole = found()
-    small.model.activation_checkpointing_enable()
-    agree(found(), whole)
-
-
-def brute_force_mask(valid, lengths):
-    """Who sees whom in a row, place by place."""
-    answers = [None] * len(valid) + [number for number, item in enumerate(lengths) for _ in range(item)]
-    seen = torch.zeros(len(answers), len(answers), dtype=torch.bool)
-    for item in range(len(answers)):
-        for other in range(item + 1):
-            is_token = other >= len(valid) or valid[other]
-            seen[item, other] = item == other or (answers[other] in (None, answers[item]) and is_token)
-    return seen
-
-
-def test_masks_say_the_same_in_every_form(small):
-    rows = rows_of(small, answers=3, longest=4, prompts=3)
-    packed = rows.packed()
-    assert packed.labels.shape[1] == int(rows.there.sum(-1).sum(1).max()) < 3 * 4  # padded at its end alone
-    layout = packed.layout
-    assert layout.is_padded
-    assert layout.is_ragged
-    mask, skip = layout.block_mask().mask_mod, layout.skip
-    own = layout.answer_mask[:, 0].unflatten(0, (-1, layout.answers))
-    for row, lengths in enumerate(rows.there.sum(-1).tolist()):
-        whole = brute_force_mask(layout.prompt_valid[row].tolist(), lengths)
-        assert torch.equal(layout.prompt_mask[row, 0], whole[:skip, :skip])
-        start = skip
-        for number, length in enumerate(lengths):
-            places = slice(start, start + length)
-            expected = torch.cat([whole[places, :skip], whole[places, places]], dim=-1)
-            assert torch.equal(own[row, number, :length, : skip + length], expected)
-            start += length
-        place = torch.arange(len(whole))
-        told = mask(torch.tensor(row), torch.tensor(0), place[:, None], place[None])
-        assert torch.equal(told, whole)
-
-
 def test_an_answer_that_counts_nothing_keeps_its_places_and_scores_0(small):
     rows = rows_of(small, answers=3, longest=5)
     with torch.no_grad():
@@ -191,15 +143,6 @@ def test_flex_attention_scores_the_same(small):
         with torch.compiler.set_stance("force_eager"):
             together = packed_log_probs(small.model, rows)
     torch.testing.assert_close(together, apart, rtol=0, atol=LOG_PROBS)
-
-
-def test_rows_of_their_own_score_as_before_once_a_model_has_packed(small):
-    rows = rows_of(small, answers=2, longest=5)
-    with torch.no_grad():
-        before = one_by_one(small.model, rows)
-        packed_log_probs(small.model, rows)
-        assert small.model.model.language_model.config._attn_implementation == NAME
-        assert torch.equal(one_by_one(small.model, rows), before)
 
 
 def test_a_text_model_of_another_family_packs_too():

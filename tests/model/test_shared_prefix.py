@@ -53,20 +53,6 @@ def test_the_prompt_that_was_used_longest_ago_leaves_first(small, prompts):
     assert memory._kept == {}
 
 
-def test_keys_that_were_kept_are_those_of_a_call_of_its_own(small, prompts):
-    memory = PrefixCache(8)
-    together = memory.prompts(small.model, prompts, 0)
-    order = [2, 0]
-    layers, mask, logits = memory.prompts(small.model, [prompts[place] for place in order], 0)
-    longest = mask.shape[1]
-    assert torch.equal(logits, together[2][order])
-    assert mask.sum(1).tolist() == [len(prompts[place].ids) for place in order]
-    for layer, other in zip(layers, together[0], strict=True):
-        for kept, whole in zip(layer, other, strict=True):
-            seen = mask[:, None, :, None]
-            assert torch.equal(kept * seen, whole[order][:, :, -longest:] * seen)
-
-
 def test_keys_are_kept_in_the_type_of_products(small, prompts):
     for dtype in (torch.float32, torch.bfloat16):
         memory = PrefixCache(8)

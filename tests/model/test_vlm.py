@@ -136,15 +136,18 @@ def test_parts_are_trained_as_named(small):
     assert trained == {"language_model", "encoder", "weight"}  # lm_head.weight
 
 
+def seeing(language, tokenizer):
+    encoder = factory.build("encoder", ENCODER, given={}, where="test")
+    tables = {"encoder_table": ENCODER, "bridge_table": BRIDGE, "view_table": VIEW}
+    return assemble.assemble(language, tokenizer, encoder, **tables)[0]
+
+
 def test_words_that_a_language_model_has_not_learnt_get_the_mean_of_those_it_has(language_folder):
     language, tokenizer = Pretrained(folder=str(language_folder)).load()
     language.resize_token_embeddings(len(tokenizer) - 3)
     layers = "get_input_embeddings", "get_output_embeddings"
     known = [getattr(language, layer)().weight.detach().clone() for layer in layers]
-    encoder = factory.build("encoder", ENCODER, given={}, where="test")
-    model, _ = assemble.assemble(
-        language, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
-    )
+    model = seeing(language, tokenizer)
     for layer, before in zip(layers, known, strict=True):
         result = getattr(model, layer)().weight
         assert torch.equal(result[:-3], before)
@@ -154,10 +157,7 @@ def test_words_that_a_language_model_has_not_learnt_get_the_mean_of_those_it_has
 def test_penalties_of_a_published_model_are_neither_asked_with_nor_exported(language_folder):
     language, tokenizer = Pretrained(folder=str(language_folder)).load()
     language.generation_config.repetition_penalty, ends = 1.8, language.generation_config.eos_token_id
-    encoder = factory.build("encoder", ENCODER, given={}, where="test")
-    model, _ = assemble.assemble(
-        language, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
-    )
+    model = seeing(language, tokenizer)
     assert model.generation_config.repetition_penalty in (None, 1.0)
     assert model.generation_config.eos_token_id == ends
 

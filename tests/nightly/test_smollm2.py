@@ -64,28 +64,21 @@ def in_pairs(weight, heads):
 def write_gguf(file, model, words, pre="smollm"):
     config, weights = model.config, {name: item.numpy() for name, item in model.state_dict().items()}
     writer = GGUFWriter(file, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KEY_HEADS)
-    writer.add_rope_freq_base(100000.0)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
+    said = {
+        "context_length": config.max_position_embeddings, "block_count": config.num_hidden_layers,
+        "embedding_length": config.hidden_size, "feed_forward_length": config.intermediate_size,
+        "head_count": HEADS, "head_count_kv": KEY_HEADS, "rope_freq_base": 100000.0,
+        "rope_dimension_count": WIDTH // HEADS, "layer_norm_rms_eps": 1e-5, "vocab_size": config.vocab_size,
+        "tokenizer_model": "gpt2", "tokenizer_pre": pre, "bos_token_id": 1, "eos_token_id": 2,
+        "unk_token_id": 0, "pad_token_id": 2, "chat_template": TABLE["template"],
+    }  # fmt: skip
+    for name, value in said.items():
+        getattr(writer, f"add_{name}")(value)
     tokens = [words.id_to_token(at) for at in range(words.get_vocab_size())]
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token in CONTROL else 1 for token in tokens])
     merges = re.findall(r'\[\s*"((?:[^"\\]|\\.)*)",\s*"((?:[^"\\]|\\.)*)"\s*\]', words.to_str())
     writer.add_token_merges([f"{item} {other}" for item, other in merges])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_pad_token_id(2)
-    writer.add_chat_template(TABLE["template"])
     writer.add_tensor(
         "token_embd.weight", quants.quantize(weights["model.embed_tokens.weight"], Q8), raw_dtype=Q8
     )

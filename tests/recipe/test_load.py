@@ -151,15 +151,11 @@ def test_a_segmenter_is_swapped_from_the_command_line(write, offered):
 
 
 def test_the_schema_allows_a_segmenter_as_a_table_or_as_a_service():
-    found = recipe_schema()["$defs"]
-    (masks,) = [
-        one for one in found["evaluation"]["anyOf"] if one["properties"]["use"]["enum"][0] == "segmentation"
-    ]
-    assert masks["properties"]["segmenter"] == {"anyOf": [{"$ref": "#/$defs/segmenter"}, {"type": "string"}]}
-    (report,) = [
-        one for one in found["evaluation"]["anyOf"] if one["properties"]["use"]["enum"][0] == "report"
-    ]
-    assert report["properties"]["metric"]["type"] == "array"
+    found = [one["properties"] for one in recipe_schema()["$defs"]["evaluation"]["anyOf"]]
+    options = {one["use"]["enum"][0]: one for one in found}
+    given = {"anyOf": [{"$ref": "#/$defs/segmenter"}, {"type": "string"}]}
+    assert options["segmentation"]["segmenter"] == given
+    assert options["report"]["metric"]["type"] == "array"
 
 
 def test_the_schema_has_every_stage_and_leaves_open_what_evaluations_add():

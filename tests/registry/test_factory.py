@@ -136,14 +136,6 @@ def test_a_default_that_is_a_table_is_built_and_given_to_later_components_by_nam
     assert after.policy == "P"  # what the core gives is given too
 
 
-def test_the_resolved_table_holds_the_defaults_of_listed_components():
-    full = resolved(
-        "reward", {"use": "chained-here", "others": [{"use": "same-here"}, "judge"]}, {"judge": "scorer"}
-    )
-    assert full["others"] == [{"use": "same-here", "power": 2.0}, "judge"]
-    assert full["more"] == [{"use": "after-here", "power": 2.0}]
-
-
 def test_a_component_knows_the_name_that_its_table_gave():
     assert name_of(make({"use": "overlap-here", "name": "mine"})) == "mine"
     assert name_of(make({"use": "overlap-here"})) == ""

@@ -28,20 +28,6 @@ from evidcore.registry import (
 from evidcore.registry.factory import check
 
 
-@pytest.fixture
-def install(put_package, tmp_path, monkeypatch):
-    """Return a function that puts a package offering one reward on `sys.path`."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def put(package, name, body="class It: ...", *, target=None, readme="", kind="reward"):
-        module = package.replace("-", "_")
-        offer = f"[evidcore.{kind}]\n{name} = {target or f'{module}:It'}\n"
-        modules = {} if body is None else {module: body}
-        put_package(tmp_path, package, offer, readme=readme, **modules)
-
-    return put
-
-
 def test_the_kind_names_are_the_contracts_and_observers():
     from evidcore.contracts import KINDS
 
@@ -163,31 +149,26 @@ def test_a_package_that_offers_to_watch_over_others_is_asked_only_under_our_name
     assert "evid_watch" not in sys.modules
 
 
-def test_what_only_another_package_checks_is_refused_without_it(monkeypatch, tmp_path, evid):
-    monkeypatch.setattr("evidcore.registry._WATCHING", "nobodys_group")
-    _watches.cache_clear()
-    try:
-        missing = r"needs a package that is not installed\. `pip install evidcore-plugin-hub`\."
-        (tmp_path / "recipe.toml").write_text("schema = 1\n")
-        (tmp_path / "evid.lock").write_text("")
-        with pytest.raises(PluginError, match=rf"{tmp_path}/evid\.lock: comparing what it pins {missing}"):
-            load(tmp_path / "recipe.toml")
-        monkeypatch.chdir(tmp_path)
-        said = evid("plugins", exit_code=2).stderr
-        assert "evid.lock: comparing what it pins needs a package that is not installed" in said
-        (tmp_path / "evid.lock").unlink()
-        said = evid("plugins", "--verify", exit_code=2).stderr
-        assert "--verify needs a package that is not installed. `pip install evidcore-plugin-hub`." in said
-        (wrong,) = check("reward", {"use": "format", "isolated": True}, "stage.reward[0]")
-        assert str(wrong) == (
-            "stage.reward[0].isolated: a process of its own needs `pip install evidcore-plugin-hub`. "
-            "Or leave `isolated` out."
-        )
-        with pytest.raises(PluginError, match="of the Hub needs `pip install evidcore-plugin-hub`"):
-            find("reward", f"hub:a/b@{'a' * 40}#x")
-        assert find("reward", "format").load()
-    finally:
-        _watches.cache_clear()
+def test_what_only_another_package_checks_is_refused_without_it(unwatched, monkeypatch, tmp_path, evid):
+    missing = r"needs a package that is not installed\. `pip install evidcore-plugin-hub`\."
+    (tmp_path / "recipe.toml").write_text("schema = 1\n")
+    (tmp_path / "evid.lock").write_text("")
+    with pytest.raises(PluginError, match=rf"{tmp_path}/evid\.lock: comparing what it pins {missing}"):
+        load(tmp_path / "recipe.toml")
+    monkeypatch.chdir(tmp_path)
+    said = evid("plugins", exit_code=2).stderr
+    assert "evid.lock: comparing what it pins needs a package that is not installed" in said
+    (tmp_path / "evid.lock").unlink()
+    said = evid("plugins", "--verify", exit_code=2).stderr
+    assert "--verify needs a package that is not installed. `pip install evidcore-plugin-hub`." in said
+    (wrong,) = check("reward", {"use": "format", "isolated": True}, "stage.reward[0]")
+    assert str(wrong) == (
+        "stage.reward[0].isolated: a process of its own needs `pip install evidcore-plugin-hub`. "
+        "Or leave `isolated` out."
+    )
+    with pytest.raises(PluginError, match="of the Hub needs `pip install evidcore-plugin-hub`"):
+        find("reward", f"hub:a/b@{'a' * 40}#x")
+    assert find("reward", "format").load()
 
 
 @pytest.mark.parametrize("name", ["f\u043ermat", "Format", "a b", "x\u200b", "-x", "x\x1b[2J"])

@@ -13,7 +13,7 @@ from evidcore_testing.recipes import stage_text
 from evidcore.recipe import load, to_toml
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import RunFolder
+from evidcore.runs.folder import RunFolder, read_lines
 from evidcore.runs.inputs import inputs_hash, lock_table
 
 CHEST = {"dataset": "chest", "task": "choice"}
@@ -38,7 +38,7 @@ def armed(evid):
 
 
 def inputs(folder, name):
-    key = json.loads((folder / "results" / f"{name}.json").read_text())["inputs"]
+    key = RunFolder(folder).result(name)["inputs"]
     return key, json.loads((RunFolder(folder).store / key / "inputs.json").read_text())
 
 
@@ -87,10 +87,10 @@ def test_the_plan_of_a_run_names_the_stages_that_it_has(armed):
 @pytest.mark.slow
 def test_each_evaluation_of_the_line_is_set_against_every_earlier_one(armed):
     def value(name):
-        lines = (armed / "answers" / f"{name}.jsonl").read_text().splitlines()
-        return {line["prompt_id"]: line["value"] for line in map(json.loads, lines)}
+        lines = read_lines(armed / "answers" / f"{name}.jsonl")
+        return {line["prompt_id"]: line["value"] for line in lines}
 
-    rows = json.loads((armed / "results" / "changes.json").read_text())["rows"]
+    rows = RunFolder(armed).result("changes")["rows"]
     assert [row["note"].partition(";")[0] for row in rows] == [
         "08-evaluate minus 04-evaluate", "08-evaluate minus 06-evaluate-longer",
     ]  # fmt: skip

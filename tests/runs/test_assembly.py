@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from evidcore_testing.checks_evaluation import Says
 
 from evidcore.api import Case, DataError, Dataset, Finding, Question, Reward, VolumeRef
 from evidcore.contracts import Completion
@@ -220,20 +221,13 @@ class Asking(Reward):
         return [None if self.policy.generate([], max_new_tokens=1) else 1.0 for _ in rollouts]
 
 
-class Deaf:
-    """Says nothing."""
-
-    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-        return [""] * len(prompts)
-
-
 def test_the_policy_is_given_before_there_is_one_and_bound_when_a_stage_trains(assembled, offered):
     offered("evid-asking", "[evidcore.reward]\nasking = evid_asking:It\n", It=Asking)
     result = assembled()
     reward = result.component("reward", {"use": "asking"}, "here")
     with pytest.raises(RunError, match=r"`policy` was asked before a stage trains one"):
         reward([None], {})
-    Context(result, "03-grpo").bind_policy(Deaf())
+    Context(result, "03-grpo").bind_policy(Says(lambda prompt: ""))
     assert reward([None], {}) == [1.0]
 
 
@@ -250,7 +244,7 @@ def test_the_policy_at_the_start_is_opened_when_it_is_asked_and_anew_for_each_st
     with pytest.raises(RunError, match=r"was asked before a stage trains one"):
         result.start_policy.generate([], max_new_tokens=1)
     for number, where in enumerate(("03-grpo", "04-grpo"), start=1):
-        Context(result, where).bind_policy(Deaf())
+        Context(result, where).bind_policy(Says(lambda prompt: ""))
         torch.manual_seed(1)
         for _ in range(2):
             assert result.start_policy.generate([], max_new_tokens=1) == [str(number)]

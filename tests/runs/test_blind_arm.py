@@ -31,10 +31,6 @@ def stored(folder):
     return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in result}
 
 
-def result(folder, name="08-audit"):
-    return json.loads((folder / "results" / f"{name}.json").read_text(encoding="utf-8"))
-
-
 @pytest.fixture(scope="module")
 def armed(evid):
     """A run with an arm, and an audit that compares with it."""
@@ -63,7 +59,7 @@ def test_the_arm_is_trained_alike_from_the_same_start_over_blank_volumes(armed):
 
 
 def test_the_arm_is_one_more_rung_of_the_audit(armed):
-    results = result(armed)
+    results = RunFolder(armed).result("08-audit")
     assert {row.get("condition") for row in results["rows"]} >= {"own", "blank", "other-patient", "blind-arm"}
     assert "own_minus_blind_arm" in {row["metric"] for row in results["rows"]}
     page = (armed / "page" / "index.html").read_text(encoding="utf-8")

@@ -1,9 +1,9 @@
 """Runs through the command line: whole, used again, killed, changed."""
 
-import dataclasses
 import json
 import time
 import tomllib
+from dataclasses import replace as changed
 
 import pytest
 
@@ -147,10 +147,6 @@ def key(recipe, place, fingerprint="f", upstream=None, salt=""):
     return inputs_hash(hashed_inputs(assembled(recipe), stage, lock, upstream or {}), salt)
 
 
-def changed(recipe, **parts):
-    return dataclasses.replace(recipe, **parts)
-
-
 def test_what_a_stage_depends_on_changes_its_hash(recipe):
     for index in range(5):
         assert key(recipe, index) != key(changed(recipe, seed=3), index)
@@ -160,15 +156,15 @@ def test_what_a_stage_depends_on_changes_its_hash(recipe):
 
 
 def test_a_fit_depends_on_its_own_component_alone(recipe):
-    bridge = dataclasses.replace(recipe.model, bridge={"use": "residual-alignment"})
-    encoder = dataclasses.replace(recipe.model, encoder={**recipe.model.encoder, "layers": 2})
-    view = dataclasses.replace(recipe.model, view={"use": "evidcore/volume"})
+    bridge = changed(recipe.model, bridge={"use": "residual-alignment"})
+    encoder = changed(recipe.model, encoder={**recipe.model.encoder, "layers": 2})
+    view = changed(recipe.model, view={"use": "evidcore/volume"})
     for place, others in ((0, (bridge, view)), (1, (bridge, encoder))):
         for other in others:
             assert key(recipe, place) == key(changed(recipe, model=other), place)
     assert key(recipe, 0) != key(changed(recipe, model=encoder), 0)
     assert key(recipe, 1) != key(changed(recipe, model=view), 1)
-    finer = dataclasses.replace(recipe.model, encoder={**recipe.model.encoder, "patch_zyx": [8, 8, 8]})
+    finer = changed(recipe.model, encoder={**recipe.model.encoder, "patch_zyx": [8, 8, 8]})
     assert key(recipe, 1) != key(changed(recipe, model=finer), 1)  # it is fitted to the number of tokens
     assert all(key(recipe, 2) != key(changed(recipe, model=other), 2) for other in (bridge, encoder, view))
     assert key(recipe, 0) == key(recipe, 0, upstream={"language": "x"})
@@ -186,7 +182,7 @@ def test_a_service_counts_where_it_is_named(recipe):
     words, loud = {"kind": "labeler", "use": "phrases"}, {"kind": "labeler", "use": "negation-rules"}
     judge = {"kind": "scorer", "use": "findings-f1", "labeler": "words"}
     reward = {**recipe.stages[3].reward[0], "scorer": "judge"}
-    grpo = dataclasses.replace(recipe.stages[3], reward=(reward,))
+    grpo = changed(recipe.stages[3], reward=(reward,))
     asking = changed(
         recipe, stages=(*recipe.stages[:3], grpo, recipe.stages[4]),
         services={"words": words, "judge": judge, "idle": words},
@@ -205,7 +201,7 @@ def test_another_segmenter_of_an_evaluation_trains_nothing_again(recipe):
     grower = {"kind": "segmenter", "use": "region-growing"}
     known = changed(recipe, services={"grower": grower})
     by_service, by_table = (
-        changed(known, stages=(*recipe.stages[:4], dataclasses.replace(recipe.stages[4], options=options)))
+        changed(known, stages=(*recipe.stages[:4], changed(recipe.stages[4], options=options)))
         for options in ({"segmenter": "grower"}, {"segmenter": {"use": "region-growing", "reach": 0.2}})
     )
     coarse = changed(by_service, services={"grower": {**grower, "reach": 0.2}})
@@ -225,16 +221,16 @@ def test_a_task_counts_where_it_is_asked(recipe):
 def test_a_tiny_tokenizer_depends_on_the_words_of_every_stage(recipe):
     alone = changed(recipe, stages=recipe.stages[2:])  # no stage fits the language model
     asked = changed(alone, tasks={**alone.tasks, "choice": {**alone.tasks["choice"], "think": False}})
-    fewer = dataclasses.replace(alone.stages[1].data[0], limit=3)
-    grpo = dataclasses.replace(alone.stages[1], data=(fewer,))
+    fewer = changed(alone.stages[1].data[0], limit=3)
+    grpo = changed(alone.stages[1], data=(fewer,))
     limited = changed(alone, stages=(alone.stages[0], grpo, *alone.stages[2:]))
-    report = dataclasses.replace(alone.stages[0], data=(alone.stages[0].data[0],))
+    report = changed(alone.stages[0], data=(alone.stages[0].data[0],))
     alone, asked, limited = (
         changed(item, stages=(report, *item.stages[1:])) for item in (alone, asked, limited)
     )
     assert key(alone, 0) != key(asked, 0)
     assert key(alone, 0) != key(limited, 0)
-    again = dataclasses.replace(alone.stages[0], steps=7)  # a later stage that asks the same
+    again = changed(alone.stages[0], steps=7)  # a later stage that asks the same
     assert key(alone, 0) == key(changed(alone, stages=(*alone.stages, again)), 0)
     for upstream in ({"language": "x"}, {"model": "x"}):  # whose tokenizer it then takes
         assert key(alone, 0, upstream=upstream) == key(asked, 0, upstream=upstream)

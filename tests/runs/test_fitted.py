@@ -133,11 +133,6 @@ def test_all_that_ships_with_a_recipe_is_what_it_would_run(tmp_path, path):
     assert used == len(shipped) or (used > 0 and recipe.fitted_folder.name != path.stem), shipped  # another's
 
 
-def hashes(path):
-    assembly = Assembly(load(path))
-    return [inputs_hash(hashed_inputs(assembly, stage, LOCK, {})) for stage in assembly.recipe.stages]
-
-
 def test_files_that_options_name_count_with_their_content(tmp_path, recipe_text):
     keys = []
     labels = '\n[service.told]\nkind = "labeler"\nuse = "labels-file"\npath = "labels.json"\nsha256 = "0"\n'
@@ -149,7 +144,9 @@ def test_files_that_options_name_count_with_their_content(tmp_path, recipe_text)
         text = recipe_text.replace("[model]", f"{labels}\n[model]", 1)
         text = text.replace('use = "choice-accuracy"', f'use = "choice-accuracy"\n[[stage.reward]]\n{reward}')
         (folder / "tiny.toml").write_text(text, encoding="utf-8")
-        keys.append(hashes(folder / "tiny.toml"))
+        assembly = Assembly(load(folder / "tiny.toml"))
+        stages = assembly.recipe.stages
+        keys.append([inputs_hash(hashed_inputs(assembly, stage, LOCK, {})) for stage in stages])
     here, there, changed = keys
     assert here == there
     assert [item != other for item, other in zip(there, changed, strict=True)] == [False] * 3 + [True, False]

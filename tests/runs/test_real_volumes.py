@@ -7,9 +7,8 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from evidcore_testing.fixtures import evid as evid
 
-from evidcore.cli import main
 from evidcore.runs.folder import read_lines
 
 
@@ -25,7 +24,9 @@ def label_map(scan, mask, path):
 
 
 @pytest.mark.slow
-def test_questions_from_masks_of_real_ct_train_and_are_answered_by_held_out_patients(real_data, tmp_path):
+def test_questions_from_masks_of_real_ct_train_and_are_answered_by_held_out_patients(
+    evid, real_data, tmp_path
+):
     organs = real_data / "totalsegmentator" / "example_seg.nii.gz"
     # the last two are not in it
     named = {"spleen": 1, "liver": 5, "stomach": 6, "esophagus": 15, "trachea": 16}
@@ -44,9 +45,8 @@ def test_questions_from_masks_of_real_ct_train_and_are_answered_by_held_out_pati
         csv.writer(file).writerows([["id", "volume", "patient", "split", "masks"], *rows])
     recipe = Path(__file__).parents[2] / "recipes" / "real_ct.toml"
     settings = [f'dataset.ct.source.path="{tmp_path}"', 'dataset.ct.midline="grid"']
-    words = ["run", str(recipe), "--out", str(tmp_path / "runs"), "--json"]
-    done = CliRunner().invoke(main, words + [word for text in settings for word in ("--set", text)])
-    assert done.exit_code == 0, done.output
+    changes = [word for text in settings for word in ("--set", text)]
+    evid("run", recipe, "--out", tmp_path / "runs", "--json", *changes)
     run = next((tmp_path / "runs" / "real_ct").glob("2*"))
     assert json.loads((run / "STATUS").read_text(encoding="utf-8"))["state"] == "finished"
     trained = [line for path in run.rglob("rollouts/**/*.jsonl") for line in read_lines(path)]

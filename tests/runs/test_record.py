@@ -4,10 +4,6 @@ from evidcore.hooks import Announcer
 from evidcore.runs.folder import Recorder, RunFolder, StageEvents, append, read_lines, rewrite
 
 
-def steps(folder):
-    return [(line["stage"], line["step"]) for line in read_lines(folder / "metrics.jsonl")]
-
-
 def test_each_step_is_a_line_with_stage_step_and_time(tmp_path):
     announce = StageEvents(Announcer([Recorder(RunFolder(tmp_path))]), "03-sft")
     announce.step_finished(1, {"loss": 2.5})
@@ -31,7 +27,8 @@ def test_what_a_killed_process_wrote_beyond_its_checkpoint_is_replaced(tmp_path)
     for step in (2, 3):
         second.rollouts_judged(step, [{**group, "prompt_id": f"q{step}"}])
         second.step_finished(step, {"loss": 2.0})
-    assert steps(tmp_path) == [("03-sft", 9), ("04-grpo", 1), ("04-grpo", 2), ("04-grpo", 3)]
+    steps = [(line["stage"], line["step"]) for line in read_lines(tmp_path / "metrics.jsonl")]
+    assert steps == [("03-sft", 9), ("04-grpo", 1), ("04-grpo", 2), ("04-grpo", 3)]
     result = read_lines(tmp_path / "rollouts" / "04-grpo.jsonl")
     assert [line["prompt_id"] for line in result] == ["p1", "q2", "q3"]
     assert result[0] == {**group, "prompt_id": "p1", "stage": "04-grpo", "step": 1}

@@ -1,6 +1,7 @@
 """A policy that several processes answer for: what each is dealt, and what comes of it."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -65,24 +66,18 @@ def in_processes(monkeypatch):
             VLMPolicy, "log_likelihoods",
             lambda self, prompts, completions: [[float(len(text))] for text in completions],
         )  # fmt: skip
-        found, wrong = [None] * len(functions), []
 
         def one(rank):
             together.here.rank = rank
             try:
-                found[rank] = functions[rank]()
-            except Exception as cause:
-                wrong.append(cause)
+                return functions[rank]()
+            except Exception:
                 together.barrier.abort()  # as a process that is gone: the others' wait breaks
+                raise
 
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(functions))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        if wrong:
-            raise wrong[0]
-        return found
+        with ThreadPoolExecutor(len(functions)) as pool:
+            begun = [pool.submit(one, rank) for rank in range(len(functions))]
+            return [item.result(20) for item in begun]
 
     return run
 

@@ -2,7 +2,7 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from evidcore_testing.models import tiny_vision_language
 from transformers import AutoModelForImageTextToText
 from transformers.utils import logging
 
-from evidcore.api import Case, Reward, Score
+from evidcore.api import Case, Prompt, Reward, Score
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
 from evidcore.model.processor import VolumeProcessor
@@ -57,13 +57,6 @@ class Constant(Reward):
         return [Score(value=0.3)] * len(rollouts)
 
 
-class FirstGroup(Reward):
-    """Tells the answers of every second group apart, and says the same to the others."""
-
-    def __call__(self, rollouts, earlier):
-        return [Score(value=0.3 if item.group % 2 else share_of_letters(item.text)) for item in rollouts]
-
-
 class Silence(Reward):
     """No verdict on anyone."""
 
@@ -101,6 +94,17 @@ def flat(model: VolumeVLM) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
+def log_probs(
+    model: VolumeVLM, processor: VolumeProcessor, prompt: Prompt, ids: Sequence[int], temperature: float = 1.0
+) -> torch.Tensor:
+    """Score the tokens of an answer from plain logits, at a temperature."""
+    row = processor.encode(prompt)
+    handles = torch.tensor([[processor.image_processor.handle(crop) for crop in row.crops]])
+    logits = model(input_ids=torch.tensor([[*row.ids, *ids]]), pixel_values=handles).logits[0]
+    written = (logits[len(row.ids) - 1 : -1] / temperature).log_softmax(-1)
+    return written.gather(-1, torch.tensor(ids)[:, None])[:, 0]
+
+
 def qwen(folder: Path, kind: str, **given: Any) -> tuple[VolumeVLM, VolumeProcessor]:
     """Give a published model with eyes, tiny; its weights are bfloat16's, as of those that are published."""
     language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, kind))
@@ -122,7 +126,8 @@ class Bench:
     cases: list[Case]
     folder: Path
     heard, flat, qwen = Heard, staticmethod(flat), staticmethod(qwen)
-    Letters, Constant, FirstGroup, Silence, NoPixels = Letters, Constant, FirstGroup, Silence, NoPixels
+    log_probs = staticmethod(log_probs)
+    Letters, Constant, Silence, NoPixels = Letters, Constant, Silence, NoPixels
     share_of_letters, letters = staticmethod(share_of_letters), staticmethod(letters)
     grpo_settings, sft_settings = staticmethod(grpo_settings), staticmethod(sft_settings)
     Stopped = Stopped
@@ -154,6 +159,14 @@ class Bench:
         task = factory.build("task", {"use": use, **options}, given={}, where="test")
         view = factory.build("view", dict(VIEW), given={}, where="test")
         return PromptSet(name=use, task=task, view=view, cases=cases or self.cases, **changed)
+
+    def two_volumes(self) -> list[Case]:
+        """Give every second case the next one's scan too, so that prompts are of different lengths."""
+        others = self.cases[1:] + self.cases[:1]
+        return [
+            dataclasses.replace(case, volumes=case.volumes + other.volumes) if number % 2 else case
+            for number, (case, other) in enumerate(zip(self.cases, others, strict=True))
+        ]
 
     def source(self, *sets: PromptSet, seed: int = 1, **changed: Any) -> PromptSource:
         return PromptSource(sets or [self.set_of()], seed=seed, **changed)

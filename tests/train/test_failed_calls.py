@@ -6,8 +6,9 @@ import pytest
 import torch
 from evidcore_plugin_pages.document import stage_curves
 from evidcore_plugin_pages.tables import figures
+from evidcore_testing.checks_reward import Letters
 
-from evidcore.api import Reward, Score, Unscored, find
+from evidcore.api import Unscored, find
 from evidcore.errors import ContractError
 from evidcore.reward.composer import NamedReward
 from evidcore.train.grpo import asks_policy
@@ -21,16 +22,16 @@ def run(bench, name, rewards, *, heard=None, **changed):
     return model[0], heard, result
 
 
-class Fails(Reward):
+class Fails(Letters):
     """Gives the share of letters, where it does not raise."""
 
-    def __init__(self, bench, fails=lambda rollouts: True):
-        self.share, self.fails = bench.share_of_letters, fails
+    def __init__(self, fails=lambda rollouts: True):
+        self.fails = fails
 
     def __call__(self, rollouts, earlier):
         if self.fails(rollouts):
             raise OSError("the judge has gone")
-        return [Score(value=self.share(item.text)) for item in rollouts]
+        return super().__call__(rollouts, earlier)
 
 
 def named(reward, name="mine", **changed):
@@ -41,7 +42,7 @@ def named(reward, name="mine", **changed):
 @pytest.mark.parametrize("trl", [{}, {"beta": 0.1}])
 def test_a_step_whose_reward_failed_is_that_step_without_the_reward(bench, trl):
     alone, _, _ = run(bench, "alone", [bench.letters()], trl=trl)
-    others = [named(Fails(bench), weight=3.0), named(bench.Letters(), "gated", weight=2.0, gate="mine")]
+    others = [named(Fails(), weight=3.0), named(bench.Letters(), "gated", weight=2.0, gate="mine")]
     beside, heard, result = run(bench, "beside", [*others, bench.letters()], trl=trl, max_failure_rate=0.1)
     assert torch.equal(bench.flat(alone), bench.flat(beside))
     assert [step["failed_calls/mine"] for step in heard.steps] == [1.0, 1.0]
@@ -57,7 +58,7 @@ def test_a_step_whose_every_reward_failed_moves_nothing(bench, caplog):
     start, _ = bench.model()
     with caplog.at_level(logging.WARNING):
         plain = {"trl": {"beta": 0.0, "weight_decay": 0.0}}
-        trained, heard, _ = run(bench, "none", [named(Fails(bench))], max_failure_rate=0.1, **plain)
+        trained, heard, _ = run(bench, "none", [named(Fails())], max_failure_rate=0.1, **plain)
     assert [item["grad_norm"] for item in heard.steps] == [0.0, 0.0]
     assert torch.equal(bench.flat(trained), bench.flat(start))
     said = [item.getMessage() for item in caplog.records]
@@ -65,16 +66,13 @@ def test_a_step_whose_every_reward_failed_moves_nothing(bench, caplog):
     assert not any("answers of the start policy earn the same" in item for item in said)
 
 
-class Holes(Reward):
+class Holes(Letters):
     """Fails to judge the second and the last of four answers, in every group but the first."""
 
-    def __init__(self, share):
-        self.share = share
-
     def __call__(self, rollouts, earlier):
-        failed = Unscored(kind="failed", reason="no mask")
+        failed, scores = Unscored(kind="failed", reason="no mask"), super().__call__(rollouts, earlier)
         return [
-            failed if item.group and place % 4 in (1, 3) else Score(value=self.share(item.text))
+            failed if item.group and place % 4 in (1, 3) else scores[place]
             for place, item in enumerate(rollouts)
         ]
 
@@ -85,7 +83,7 @@ def test_the_gradient_is_that_of_the_scored_rows_measured_among_themselves(bench
     start, own = bench.model()
     start.train_only(["bridge", "language"])
     trainer = bench.grpo_trainer(
-        model=(model, processor), rewards=[named(Holes(bench.share_of_letters))], steps=1,
+        model=(model, processor), rewards=[named(Holes())], steps=1,
         trl={"beta": 0.0, "scale_rewards": "none", "optim": "sgd"},
     )  # fmt: skip
     gradients = {}
@@ -105,11 +103,7 @@ def test_the_gradient_is_that_of_the_scored_rows_measured_among_themselves(bench
         mean = sum(worth.values()) / len(worth)
         for place in scored:
             episode = trainer.episodes[place]
-            row = own.encode(episode.prompt)
-            handles = torch.tensor([[own.image_processor.handle(crop) for crop in row.crops]])
-            logits = start(input_ids=torch.tensor([[*row.ids, *episode.ids]]), pixel_values=handles).logits[0]
-            said = logits[len(row.ids) - 1 : -1].log_softmax(-1)
-            log_probs = said.gather(-1, torch.tensor(episode.ids)[:, None])
+            log_probs = bench.log_probs(start, own, episode.prompt, episode.ids)
             loss = loss - (worth[place] - mean) * log_probs.mean() / 16
     loss.backward()
     expected = {name: weight.grad for name, weight in start.named_parameters() if weight.requires_grad}
@@ -122,7 +116,7 @@ def failing_at(bench, *steps):
     """A reward that fails at steps of four prompts, whichever process asks it."""
     source = bench.source()
     prompts = [source[4 * (step - 1)].prompt.id for step in steps]
-    return [named(Fails(bench, lambda rollouts: rollouts[0].prompt.id in prompts))]
+    return [named(Fails(lambda rollouts: rollouts[0].prompt.id in prompts))]
 
 
 @pytest.mark.slow

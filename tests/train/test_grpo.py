@@ -23,23 +23,6 @@ def test_equal_rewards_give_no_gradient_where_beta_is_0_and_are_warned_of(bench,
     assert "in 100 % of the groups all answers of the start policy earn the same" in said
 
 
-@pytest.mark.slow
-def test_groups_without_advantage_are_left_out_and_nothing_changes(bench, monkeypatch):
-    changed = {
-        "rewards": [NamedReward(name="first-group", reward=bench.FirstGroup())],
-        "prompts_per_forward": 2,
-        "learning_rate": 0.05,
-        "trl": {"optim": "sgd"},  # Adam would blow a gradient of 1e-12 up to a whole step
-    }
-    without, heard = bench.run("without", **changed)
-    monkeypatch.setattr("evidcore.train.trl.trainer.without_dead_groups", lambda batch, *_: batch)
-    whole, _ = bench.run("whole", **changed)
-    start, _ = bench.model()
-    assert heard.steps[0]["dead_groups"] == 0.5
-    assert (bench.flat(without) - bench.flat(start)).abs().max() > 1e-4
-    torch.testing.assert_close(bench.flat(without), bench.flat(whole), rtol=0, atol=1e-6)
-
-
 def test_volumes_of_the_next_prompts_are_prefetched_while_these_are_answered(bench, monkeypatch):
     asked = []
     monkeypatch.setattr(FeatureBank, "prefetch", lambda self, handle: asked.append(self.crop(handle)))
@@ -100,29 +83,6 @@ def test_a_reward_that_is_none_everywhere_is_no_reward_and_their_order_does_not_
     first, _ = bench.run("first", rewards=[bench.letters(), constant])
     last, _ = bench.run("last", rewards=[constant, bench.letters()])
     torch.testing.assert_close(bench.flat(first), bench.flat(last), rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("prompts_per_forward", [1, 2])
-def test_all_groups_at_once_are_some_at_a_time(bench, prompts_per_forward):
-    plain = {"steps": 3, "learning_rate": 0.05, "trl": {"optim": "sgd"}}  # Adam divides by tiny gradients
-    once, heard = bench.run("once", **plain)
-    apart, also = bench.run("apart", prompts_per_forward=prompts_per_forward, **plain)
-    start, _ = bench.model()
-    assert (bench.flat(once) - bench.flat(start)).abs().max() > 1e-4
-    assert heard.groups[2][0]["rollouts"][0]["text"] == also.groups[2][0]["rollouts"][0]["text"]
-    torch.testing.assert_close(bench.flat(once), bench.flat(apart), rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_the_penalty_is_measured_from_the_model_at_the_start(bench):
-    free, _ = bench.run("free", steps=3, learning_rate=5e-3)
-    held, heard = bench.run("held", steps=3, learning_rate=5e-3, trl={"beta": 5.0})
-    start, _ = bench.model()
-    assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-6)
-    assert heard.steps[2]["kl"] > 0
-    far, near = ((bench.flat(model) - bench.flat(start)).norm() for model in (free, held))
-    assert near < far
 
 
 def test_lora_trains_and_is_merged_and_its_reference_is_the_model_without(bench):

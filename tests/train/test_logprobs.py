@@ -10,15 +10,6 @@ from evidcore.train.settings import Lora
 from evidcore.train.trl.logprobs import Groups, PromptSharing
 
 
-def two_volumes(bench):
-    """Give cases with two scans each, whose prompts are of different lengths."""
-    others = bench.cases[1:] + bench.cases[:1]
-    return [
-        dataclasses.replace(case, volumes=case.volumes + other.volumes[:1]) if number % 2 else case
-        for number, (case, other) in enumerate(zip(bench.cases, others, strict=True))
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
@@ -35,7 +26,7 @@ def two_volumes(bench):
 def test_four_steps_with_prompts_computed_once_are_those_that_trl_takes(bench, changed):
     start, _ = bench.model()
     plain = {"learning_rate": 0.05, "steps": 4, "save_every_steps": 50, **changed}  # no tiny divisors
-    plain["source"] = bench.source(bench.set_of(cases=two_volumes(bench)))
+    plain["source"] = bench.source(bench.set_of(cases=bench.two_volumes()))
     shared, item = bench.run("shared", share_prompts="always", **plain)
     apart, other = bench.run("apart", share_prompts="never", **plain)
     assert (bench.flat(shared) - bench.flat(start)).abs().max() > 1e-4
@@ -102,7 +93,7 @@ def turns_of(bench, model, processor):
     """Lay prompts of one and of two volumes out with answers of several turns, padded on either side."""
     bank, image = model.model.bank, model.config.image_token_id
     depth, height, width = model.model.encoder.input.size_zyx
-    source = bench.source(bench.set_of(cases=two_volumes(bench)))
+    source = bench.source(bench.set_of(cases=bench.two_volumes()))
     prompts = sorted((source[place].prompt for place in range(2)), key=lambda item: len(item.crops()))
     encoded = [processor.encode(prompt) for prompt in prompts]
     before, rng = max(len(item.ids) for item in encoded), random.Random(0)

@@ -75,7 +75,7 @@ class ByHand:
     """The same updates written out, from the answers and the weights before each."""
 
     def __init__(self, bench, watched):
-        self.start, self.processor = bench.model()
+        self.bench, (self.start, self.processor) = bench, bench.model()
         self.start.train_only(["bridge", "language"])
         self.prompts = [bench.source()[number].prompt for number in range(PROMPTS)]
         self.answers = [list(item.ids) for item in watched.trainer.episodes]
@@ -97,14 +97,10 @@ class ByHand:
 
     def log_probs(self, model):
         """Of each answer's tokens, at the sampling temperature."""
-        result = []
-        for number, ids in enumerate(self.answers):
-            row = self.processor.encode(self.prompts[number // ANSWERS])
-            handles = torch.tensor([[self.processor.image_processor.handle(crop) for crop in row.crops]])
-            logits = model(input_ids=torch.tensor([[*row.ids, *ids]]), pixel_values=handles).logits[0]
-            at = logits[len(row.ids) - 1 : -1] / TEMPERATURE
-            result.append(at.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0])
-        return result
+        return [
+            self.bench.log_probs(model, self.processor, self.prompts[number // ANSWERS], ids, TEMPERATURE)
+            for number, ids in enumerate(self.answers)
+        ]
 
     def update(self, number, kind="grpo", beta=0.0, low=0.2, high=0.2, corrected=False):
         """Return loss, gradients and the share of clipped tokens of an update."""

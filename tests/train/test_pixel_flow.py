@@ -448,14 +448,6 @@ def test_answers_of_other_questions_are_named_before_they_are_measured(bench, mo
 # --- what is healthy
 
 
-def two_volumes(cases):
-    """Show each case beside another."""
-    return [
-        dataclasses.replace(item, volumes=item.volumes + other.volumes)
-        for item, other in zip(cases, cases[1:] + cases[:1], strict=True)
-    ]
-
-
 def with_text_alone(bench):
     """A stream whose first prompt shows nothing."""
     text = dataclasses.replace(bench.set_of("report"), view=bench.NoPixels())
@@ -521,7 +513,7 @@ def test_healthy_fine_tuning_goes_on(bench, watching, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
 def test_several_volumes_a_prompt_and_prompts_without_any_are_healthy(bench, watching, make):
-    several = bench.source(bench.set_of(cases=two_volumes(bench.cases)))
+    several = bench.source(bench.set_of(cases=bench.two_volumes()))
     stage.train(make(bench, source=several), bench.folder, resume=False)
     stage.train(make(bench, source=with_text_alone(bench)), bench.folder, resume=False)
     assert len(watching) == 2

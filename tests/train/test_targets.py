@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import torch
+from evidcore_plugin_med3d_r1.reweighter import Abnormality
 
 from evidcore.builtin.choice import Choice
 from evidcore.case import TextPart, Turn, VisualPart
@@ -15,14 +16,6 @@ class Capitals(Reweighter):
 
     def __call__(self, text, spans, offsets):
         return [float(start + 1) for start, _ in offsets]
-
-
-class Abnormal(Reweighter):
-    def __call__(self, text, spans, offsets):
-        inside = [
-            any(span.start <= a < span.end and span.label == "abnormal" for span in spans) for a, _ in offsets
-        ]
-        return [2.0 if item else 1.0 for item in inside]
 
 
 class Given(Reweighter):
@@ -39,7 +32,8 @@ def test_a_row_is_the_prompt_and_its_gold_answer_with_an_end_and_weights_follow_
     _, processor = bench.model()
     source = bench.source(bench.set_of("report"))
     row, placed, weighed = (
-        Targets(processor, source, *reweighter).row(0) for reweighter in ((), (Capitals(),), (Abnormal(),))
+        Targets(processor, source, *reweighter).row(0)
+        for reweighter in ((), (Capitals(),), (Abnormality(gain=2.0),))
     )
     text, spans = source[0].task.gold(source[0].prompt)
     assert row.prompt_ids == processor.encode(source[0].prompt).ids

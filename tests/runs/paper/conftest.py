@@ -14,6 +14,8 @@ from evidcore_testing.fixtures import evid as evid
 from evidcore_testing.models import tiny_vision_language
 from transformers import AutoTokenizer, Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
 
+from evidcore.runs.folder import RunFolder
+
 
 def options(table):
     """Return what makes a recipe another one."""
@@ -54,12 +56,14 @@ def write_qwen3():
 
 @pytest.fixture(scope="module")
 def check_small(evid, small, request):
-    """Return a function that gives what `check` says in small, changed further or with fewer of the sizes."""
+    """Return a function that gives what `check` says in small, all checked but what is left out."""
 
     def check(more=(), without=()):
         sizes = {key: value for key, value in request.module.SIZES.items() if key not in without}
         words = [small / request.module.RECIPE.name, "--json", *options(sizes), *options(dict(more))]
-        return json.loads(evid("check", *words).stdout)
+        result = json.loads(evid("check", *words).stdout)
+        assert [text.partition(":")[0] for text in result["unchecked"]] == [*without]
+        return result
 
     return check
 
@@ -88,4 +92,4 @@ def rewards_given(finished):
 @pytest.fixture(scope="module")
 def results(finished):
     """Return a function that reads the result of a stage."""
-    return lambda stage: json.loads((finished / "results" / f"{stage}.json").read_text())
+    return RunFolder(finished).result

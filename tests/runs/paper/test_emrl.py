@@ -33,7 +33,6 @@ def small(folder, write_qwen3):
 @pytest.mark.slow
 def test_only_sizes_and_steps_differ_in_small(check_small):
     result = check_small()
-    assert result["unchecked"] == []
     assert all("name the slice" in row["prompt"] for row in result["data"])
 
 

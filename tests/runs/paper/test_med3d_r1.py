@@ -151,7 +151,6 @@ CHANCE = {"stage.grpo.reward[1].use": '"random"', "stage.grpo.answers_per_prompt
 @pytest.mark.slow
 def test_only_sizes_and_steps_differ_in_small(check_small):
     result = check_small()
-    assert result["unchecked"] == []
     asked = {(row["dataset"], row["task"]) for row in result["data"]}
     assert asked >= {("rad-chestct", "mmvqa-rad-direct"), ("ct-rate", "vqa")}
     assert all(row["prompt_tokens"] > row["image_tokens"] == 2 for row in result["data"])
@@ -160,7 +159,6 @@ def test_only_sizes_and_steps_differ_in_small(check_small):
 @pytest.mark.slow
 def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(check_small):
     result = check_small(without={"model.language"})
-    assert [text.partition(":")[0] for text in result["unchecked"]] == ["model.language"]
     rows = [row for row in result["data"] if row["task"] == "mmvqa"]
     assert all(row["are_estimated"] and row["prompt"] == "" for row in rows)
     assert all(120 < row["prompt_tokens"] - row["image_tokens"] < 240 for row in rows)
