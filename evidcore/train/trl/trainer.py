@@ -293,10 +293,10 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         handles = [list(sampler.prefix(episode).handles) for episode in self.episodes]
         images = handles if any(handles) else None
         if self.proof is None:
-            for episode, shown in zip(self.episodes, handles, strict=True):
+            for episode, images_of in zip(self.episodes, handles, strict=True):
                 asked = sampler.asked(episode.prompt).ids
-                self.given.add(asked, shown)  # trl masks answers that were cut
-                self.given.add((*asked, *episode.ids), shown)
+                self.given.add(asked, images_of)  # trl masks answers that were cut
+                self.given.add((*asked, *episode.ids), images_of)
         self.state.num_input_tokens_seen += sum(len(sampler.prefix(episode).ids) for episode in self.episodes)
         return (
             [list(sampler.asked(episode.prompt).ids) for episode in self.episodes],
