@@ -56,6 +56,8 @@ def scoring(bench):
 
 
 def scores(model, trainer, ids, handles, num_images=None, after=2):
+    for row, images in zip(ids, handles.split(num_images or [1] * 4), strict=True):
+        trainer.given.add(row.tolist(), images.flatten().tolist())
     with torch.no_grad():
         return trainer._get_per_token_logps_and_entropies(
             model, ids, torch.ones_like(ids), after, pixel_values=handles, num_images=num_images or [1] * 4
@@ -130,6 +132,8 @@ def scored(model, trainer, turns, choice):
     trainer.sharing = PromptSharing(choice, 4)
     model.zero_grad()
     handles = torch.tensor([item for own in turns.images for item in own])[:, None]
+    for row, is_token, images in zip(turns.ids, turns.mask.bool(), turns.images, strict=True):
+        trainer.given.add(row[is_token].tolist(), images)
     log_probs, entropies, _ = trainer._get_per_token_logps_and_entropies(
         model, turns.ids, turns.mask, turns.after, compute_entropy=True, pixel_values=handles,
         num_images=list(map(len, turns.images)),

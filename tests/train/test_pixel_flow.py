@@ -383,7 +383,6 @@ def rolled_pixels(batch):
 LATE = {  # between two proofs
     "GRPO": (grpo_trainer, {}, dealt_late("_generate_and_score_completions", rolled_pixels)),
     "SFT": (sft_trainer, {}, dealt_late("data_collator", rolled_pixels)),
-    "SFT, packed": (sft_trainer, {"questions_per_volume": 2}, dealt_late("data_collator", rolled_pixels)),
 }
 
 
