@@ -43,16 +43,11 @@ class Sft(SftSettings, TrainingStage):
 
         model, processor = context.model()
         reweighter: Reweighter = context.component("reweighter", self.reweighter, "reweighter")
-        offer, seed = offer_of(reweighter), context.recipe.seed
-        source = PromptSource(
-            prompt_sets(context, self.data),
-            seed=seed,
-            volumes=self.volumes,
-            in_turn=self.questions_per_volume,
-        )
+        sets, seed = prompt_sets(context, self.data), context.recipe.seed
+        source = PromptSource(sets, seed=seed, volumes=self.volumes, in_turn=self.questions_per_volume)
         figures = sft(
             model, processor, source, self, context.folder / "checkpoint", seed=seed,
             announce=context.announce, resume=context.resume, reweighter=reweighter,
-            reweighter_package=f"{offer.package} {offer.version}", strategy=self.strategy(context),
+            offer=offer_of(reweighter), strategy=self.strategy(context),
         )  # fmt: skip
         return StageResult(figures=figures)

@@ -26,7 +26,7 @@ LOADS = {  # a call and why its weights are whole
         ({"weight": None}, r"weight \(none, the network has 2 x 3\)\. Fit it"),
         ({"bias": torch.zeros(3)}, r"bias \(3, the network has 2\)"),
         ({"more": torch.tensor(1.0)}, r"more \(one number, the network has none\)"),
-        ({name: torch.zeros(1) for name in "abcd"}, r"a \(1, .* and 1 others\. Fit it anew"),
+        ({name: torch.zeros(1) for name in "abcd"}, r"a \(1, .* and 1 more\. Fit it anew"),
     ],
 )
 def test_weights_that_are_not_all_of_a_network_and_nothing_else_are_refused(change, says, tmp_path):

@@ -22,7 +22,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evidcore.errors import PluginError, RunError, printable
+from evidcore.errors import PluginError, RunError
 from evidcore.registry import LOCK, normal, offers, parse_toml
 from evidcore_plugin_hub.trust.names import is_known
 
@@ -303,10 +303,10 @@ def print_verified(lock: Path, *, as_json: bool) -> None:
         click.echo(json.dumps({"lock": str(lock), "packages": result}, indent=1))
     for name, wrong in result.items() if not as_json else ():
         source = pinned[name].source if name in pinned else "not pinned"
-        state = click.style("changed", fg="red") if wrong else "as installed"
-        click.echo(f"{printable(packages.get(name, name)):34} {state}, {printable(source)}")
+        state = "changed" if wrong else "as installed"
+        click.echo(f"{packages.get(name, name):34} {state}, {source}")
         for line in wrong[:3]:
-            click.echo(f"  {printable(line)}")
+            click.echo(f"  {line}")
     edited = len(packages.keys() - result.keys())
     click.echo(f"{len(result)} compared, {edited} edited in place", err=as_json)
     if any(result.values()):

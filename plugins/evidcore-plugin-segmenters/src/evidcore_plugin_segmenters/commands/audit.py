@@ -13,6 +13,7 @@ import click
 from evidcore_plugin_tables.target_options import folder_intensity, target_argument
 
 from evidcore.api import DataError
+from evidcore.cli import printer
 from evidcore.cli.run import follow
 from evidcore.errors import RecipeError
 
@@ -181,11 +182,9 @@ def _cases(dataset: Dataset, split: Split, limit: int, target: Path) -> list[Cas
 
 
 def _print(result: Mapping[str, Any]) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
+    console = printer(soft_wrap=False)
     if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=_WIDE)
+        console = printer(soft_wrap=False, width=_WIDE)
     for name, item in result["datasets"].items():
         whose = "patients" if item["patients_known"] else "cases (patients not known)"
         console.print(f"{name}, {item['split']}: {item['objects']} objects of {item['patients']} {whose}")
