@@ -486,7 +486,9 @@ def naming_full_disk(folder: Path, *, or_else: str = OTHER_CACHE) -> Iterator[No
 
 
 def plain_file(path: str | os.PathLike[str], *, is_text: bool = True) -> Path:
-    """Return the path of a file that can be read to its end; what is missing or a folder, its reader says.
+    """Return the path of a file that can be read to its end, or of a model's folder with such files.
+
+    Whoever reads it says that it is missing.
 
     Raises:
         DataError: if it is a pipe, a socket or a device, or a text beyond memory, as a sparse file may be.
@@ -496,6 +498,8 @@ def plain_file(path: str | os.PathLike[str], *, is_text: bool = True) -> Path:
         facts = place.stat()
         if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
             raise DataError(f"{path}: is a pipe, a socket or a device. Name a file.")
+        for item in place.iterdir() if is_text and stat.S_ISDIR(facts.st_mode) else ():
+            plain_file(item, is_text=item.suffix in (".json", ".txt", ".jinja", ".model"))
         if is_text and facts.st_size > MOST_TEXT_BYTES:
             why = f"holds {facts.st_size / 1e9:.3g} GB of text, at most {MOST_TEXT_BYTES / 1e9:.3g} are read"
             raise DataError(f"{path}: {why}. Check that it is the right file.")
