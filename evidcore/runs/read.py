@@ -48,11 +48,12 @@ _STAGES = (GenericAlias(list, (_form(data=_TABLES),)), ())
 _RECIPE = _form(dataset=(dict[str, dict[str, Any]], {}), stage=_STAGES, observers=_TEXTS)
 _RESULT = _form(
     stage=_IS_TEXT, kind=_IS_TEXT, rows=(GenericAlias(list, (_ROW,)), ...), inputs=_TEXT, figures=_TABLE,
-    verdict=(dict[str, str] | None, None),
+    verdict=(dict[str, str] | None, None), took_s=_NUMBER,
     reference_lines=(dict[str, dict[str, float | None]] | None, None),
 )  # fmt: skip
 _FORMS = {  # by a file's name, or its folder's
     "": _form(),
+    "inputs.json": _form(upstream=(dict[str, str], {})),
     "STATUS": _form(state=_TEXT, stage=_TEXT, step=_COUNT, message=_TEXT, time=_TEXT, pid=_COUNT),
     "recipe.toml": _RECIPE, "resolved.toml": _RECIPE, "results": _RESULT, "result.json": _RESULT,
     "lock.toml": _form(package=_TABLE, dataset=_TABLE, versions=_TABLE, hardware=_TABLE, run=_TABLE),

@@ -9,6 +9,7 @@ from typing import Any
 
 from evidcore.api import Bridge, Encoder, EvalStage, Policy, find
 from evidcore.audit.stage import AuditStage
+from evidcore.cache import plain_file
 from evidcore.data import file_hash
 from evidcore.errors import RecipeError, RunError
 from evidcore.model.processor import VolumeImageProcessor
@@ -132,7 +133,7 @@ def audit_alone(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, 
 
 def _model_type(folder: Path) -> str:
     """Return what kind of model a folder says it holds."""
-    file = folder / "config.json"
+    file = plain_file(folder) / "config.json"
     try:
         return str(json.loads(file.read_text(encoding="utf-8")).get("model_type"))
     except (OSError, ValueError, AttributeError, RecursionError) as cause:

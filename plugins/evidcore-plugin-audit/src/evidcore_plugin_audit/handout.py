@@ -23,7 +23,7 @@ from typing import Any
 from evidcore.api import Crop, DataError, Policy, Prompt, StageContext
 from evidcore.audit.policy import PolicyAudit
 from evidcore.audit.stage import POLICY, AuditStage
-from evidcore.cache import key_of
+from evidcore.cache import key_of, plain_file
 from evidcore.data import read_geometry, save_volume
 from evidcore.data.content import crop_key
 from evidcore.data.preparation import show
@@ -198,7 +198,7 @@ def questions_of(stage: AuditStage, context: StageContext) -> PromptExport:
 def read_key(path: Path) -> dict[str, Any]:
     """Read a key."""
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(plain_file(path).read_text(encoding="utf-8"))
         if not isinstance(result["preparation"], str) or not isinstance(result["stage"], str):
             raise TypeError("preparation and stage must be text")
         _ = [hash(question["hash"]) for question in result["questions"].values()]
@@ -213,7 +213,9 @@ def read_key(path: Path) -> dict[str, Any]:
 def read_answers(path: Path, key: Mapping[str, Any]) -> RecordedAnswers:
     """Read a file of answers, one for every question of a key."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # an answer may hold other line ends
+        lines = (
+            plain_file(path).read_text(encoding="utf-8-sig").split("\n")
+        )  # answers may hold other line ends
     except FileNotFoundError as cause:
         raise DataError(f"{path}: no such file. Give lines of {{'id': …, 'text': …}}.") from cause
     except (OSError, UnicodeDecodeError) as cause:

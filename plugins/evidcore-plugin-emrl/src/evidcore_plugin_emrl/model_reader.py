@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from evidcore.api import Case, DataError, Policy, Prompt, Reader, TextPart, VisualPart
+from evidcore.cache import plain_file
 from evidcore.compute.loading import device_of
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import NotDownloadedError
@@ -89,7 +90,7 @@ class ModelReader(Reader):
         device = device_of(self._device, "model-reader")
         kind = ""
         if self._source.folder:
-            config = Path(self._source.folder) / "config.json"
+            config = plain_file(self._source.folder) / "config.json"
             try:
                 kind = str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
             except (OSError, ValueError, AttributeError, RecursionError) as cause:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from evidcore.api import Case, Crop, DataError, EncoderInput, InlineOptions, Reader, prepare
+from evidcore.cache import plain_file
 from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, ImageQuestion
 from evidcore.data import read_geometry
@@ -155,17 +156,21 @@ class SliceReader(Reader):
         for file in (words, path):
             if not file.is_file():
                 raise unreadable(file, remedy="Name the checkpoint folder of a fit stage.")
-        known: dict[str, Any] = json.loads(words.read_text(encoding="utf-8"))
-        if known["network"] != self.described():
+        try:
+            known = json.loads(plain_file(words).read_text(encoding="utf-8"))
+            fitted_as, findings, thresholds = (known[key] for key in ("network", "findings", "thresholds"))
+        except (ValueError, TypeError, KeyError, RecursionError) as cause:
+            raise DataError(f"{words}: is not as a fit stage writes it ({cause!r}). Fit it anew.") from cause
+        if fitted_as != self.described():
             raise DataError(
-                f"{words}: was fitted as {known['network']}, and this slice-reader is {self.described()}. "
+                f"{words}: was fitted as {fitted_as}, and this slice-reader is {self.described()}. "
                 "Give it the options that it was fitted with."
             )
-        network = self.blank_network(len(known["findings"]))
+        network = self.blank_network(len(findings))
         load_weights(network, path, "Fit it anew.")
         self.network = network.eval()
         self._read.clear()
-        self.findings, self.thresholds = tuple(known["findings"]), tuple(known["thresholds"])
+        self.findings, self.thresholds = tuple(findings), tuple(thresholds)
 
     def described(self) -> dict[str, Any]:
         """Return the options that weights belong to, as JSON has them."""

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from evidcore.api import Case, Encoder, EncoderInput, InlineOptions, Patches
+from evidcore.cache import plain_file
 from evidcore.compute.loading import TELLING, load_weights, refuse_random
 from evidcore.contracts import FitLog, Grid
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
@@ -99,7 +100,7 @@ class SliceEncoder(Encoder):
         """Load the named weights, and the mean and spread of what they were trained on."""
         if not self.source:
             return
-        local = Path(self.source).expanduser()
+        local = plain_file(Path(self.source).expanduser())
         place, _, revision = (str(local), "", "") if local.is_dir() else self.source.partition("@")
         try:
             scales = self.read(place, revision or None)

@@ -20,6 +20,7 @@ from annotated_types import Ge, Gt
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from evidcore.api import DataError, Finding, Labeler, Span
+from evidcore.cache import plain_file
 from evidcore.case import Side, State
 from evidcore.contracts import LabelError
 from evidcore.registry.factory import show
@@ -122,7 +123,7 @@ def _finding(entry: _FindingEntry, where: str) -> Finding:
 
 def _read(path: Path, sha256: str) -> _File:
     try:
-        content = path.read_bytes()
+        content = plain_file(path).read_bytes()
     except OSError as cause:
         raise DataError(f"{path}: cannot be read: {cause.strerror}. Check `path`.") from cause
     result = hashlib.sha256(content).hexdigest()

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from evidcore.api import DataError
+from evidcore.cache import plain_file
 from evidcore.compute.loading import TELLING, device_of, refuse_random
 
 log = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class TextModel:
     def _name(self) -> str:
         if not self.named.folder:
             return self.named.id
-        folder = self.recipe_folder / self.named.folder
+        folder = plain_file(self.recipe_folder / self.named.folder)
         if not (folder / "config.json").is_file():
             raise DataError(
                 f"{self.who}: {str(folder)!r} holds no config.json. Name a folder that save_pretrained "

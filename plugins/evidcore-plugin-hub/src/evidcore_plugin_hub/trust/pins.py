@@ -22,6 +22,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evidcore.cache import plain_file
 from evidcore.errors import PluginError, RunError
 from evidcore.registry import LOCK, normal, offers, parse_toml
 from evidcore_plugin_hub.trust.names import is_known
@@ -56,10 +57,8 @@ def read(path: Path) -> dict[str, Pin]:
     Raises:
         PluginError: if it cannot be read, or a table lacks something.
     """
-    if path.exists() and not path.is_file():
-        raise PluginError(f"{path}: is no file, which would be waited for. Remove it.")
     try:
-        tables: Any = parse_toml(path.read_text(encoding="utf-8")).get("plugin", {})
+        tables: Any = parse_toml(plain_file(path).read_text(encoding="utf-8")).get("plugin", {})
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
@@ -173,7 +172,7 @@ def trust() -> dict[str, list[str]]:
     """
     file = trust_file()
     try:
-        table = parse_toml(file.read_text(encoding="utf-8")) if file.exists() else {}
+        table = parse_toml(plain_file(file).read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
         raise PluginError(f"{file}: cannot be read ({cause}).") from cause
     forms = {"allow": _NAMED, "deny": _NAMED, "python": re.compile("/.+")}
