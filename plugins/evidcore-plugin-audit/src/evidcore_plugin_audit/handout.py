@@ -88,11 +88,9 @@ class RecordedAnswers(TextPolicy):
     ) -> list[str]:
         """Return the answers."""
         if lacking := [prompt for prompt in prompts if content(prompt) not in self.answers]:
-            raise RunError(
-                f"{len(lacking)} questions are asked that were not handed over, the first: "
-                f"{lacking[0].words()[:80]!r}. An evaluation that asks on after an answer needs a model at "
-                "hand: --model."
-            )
+            why = f"questions were not handed over, the first: {lacking[0].words()[:80]!r}"
+            remedy = "An evaluation that asks on after an answer needs a model at hand: --model."
+            raise RunError(f"{len(lacking)} {why}. {remedy}")
         return [self.answers[content(prompt)] for prompt in prompts]
 
 
@@ -178,10 +176,8 @@ def questions_of(stage: AuditStage, context: StageContext) -> PromptExport:
     """Return every question that an audit asks, for a model that is asked elsewhere."""
     audit = context.component("audit", stage.table("audit", stage.audit), "audit")
     if not isinstance(audit, PolicyAudit):
-        raise RecipeError(
-            f"{context.where}.audit: {offer_of(audit)} asks in a way of its own, so its questions cannot "
-            f"be prepared. Those of {POLICY!r} can."
-        )
+        why = f"{offer_of(audit)} asks in a way of its own, so its questions cannot be prepared"
+        raise RecipeError(f"{context.where}.audit: {why}. Those of {POLICY!r} can.")
     recorder = Recorder()
     for use in stage.data:
         dataset = context.dataset(use.dataset)

@@ -75,10 +75,9 @@ class SliceReader(Reader):
     def ready(self) -> None:
         """Load `pretrained` weights."""
         if self.network is None and self._pretrained is None:
-            raise DataError(
-                "slice-reader: was never fitted. Put a fit stage with its service as component above the "
-                "stage that uses it, or name a folder that such a stage wrote: pretrained = '…'."
-            )
+            remedy = "Put a fit stage with its service as component above the stage that uses it, or name a"
+            remedy += " folder that such a stage wrote: pretrained = '…'."
+            raise DataError(f"slice-reader: was never fitted. {remedy}")
         if self.network is None and self._pretrained is not None:
             self.load(self._pretrained)
 
@@ -114,17 +113,14 @@ class SliceReader(Reader):
         """
         geometry = read_geometry(crop.volume)
         first, stop, y0, y1, x0, x1 = geometry.box_of(crop)
+        (_, height, width), shows = geometry.shape_zyx, ""
         if crop.drawing is not None and crop.drawing.kind != "picture":
-            raise DataError(
-                f"{crop.volume.path}: slice-reader reads whole slices, and what is drawn of them is "
-                f"{crop.drawing.mark()!r}. Ask about the slice."
-            )
-        _, height, width = geometry.shape_zyx
-        if (y0, y1, x0, x1) != (0, height, 0, width):
-            raise DataError(
-                f"{crop.volume.path}: slice-reader reads whole slices, and the crop shows y {y0}..{y1}, "
-                f"x {x0}..{x1} of {height} x {width}. Ask about the slice."
-            )
+            shows = f"what is drawn of them is {crop.drawing.mark()!r}"
+        elif (y0, y1, x0, x1) != (0, height, 0, width):
+            shows = f"the crop shows y {y0}..{y1}, x {x0}..{x1} of {height} x {width}"
+        if shows:
+            why = f"slice-reader reads whole slices, and {shows}. Ask about the slice."
+            raise DataError(f"{crop.volume.path}: {why}")
         size = (stop - first, *self.size_yx)
         given = EncoderInput(size_zyx=size, spacing_mm_zyx=None, windows=self.windows, any_depth=True)
         return prepare(crop, given).movedim(0, 1)
@@ -162,10 +158,8 @@ class SliceReader(Reader):
         except (ValueError, TypeError, KeyError, RecursionError) as cause:
             raise DataError(f"{words}: is not as a fit stage writes it ({cause!r}). Fit it anew.") from cause
         if fitted_as != self.described():
-            raise DataError(
-                f"{words}: was fitted as {fitted_as}, and this slice-reader is {self.described()}. "
-                "Give it the options that it was fitted with."
-            )
+            why = f"was fitted as {fitted_as}, and this slice-reader is {self.described()}"
+            raise DataError(f"{words}: {why}. Give it the options that it was fitted with.")
         network = self.blank_network(len(findings))
         load_weights(network, path, "Fit it anew.")
         self.network = network.eval()

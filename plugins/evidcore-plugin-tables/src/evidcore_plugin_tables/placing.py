@@ -183,10 +183,9 @@ def _splits(table: Path, records: Sequence[Record], column: str) -> dict[str, An
     words = dict.fromkeys(written(record.get(column)) for record in records)
     unknown = [word for word in words if word.casefold() not in SPLITS]
     if unknown:
-        raise DataError(
-            f"{table}: column {column!r} was taken for the split, and {shown(unknown[0])} is none. Call the "
-            f"splits train, validation and test, or rename the column: patients are then shared out."
-        )
+        why = f"column {column!r} was taken for the split, and {shown(unknown[0])} is none"
+        remedy = "Call them train, validation and test, or rename the column: patients are then shared out."
+        raise DataError(f"{table}: {why}. {remedy}")
     names = {word: SPLITS[word.casefold()] for word in words if word not in get_args(Split)}
     return {"split_names": names} if names else {}
 

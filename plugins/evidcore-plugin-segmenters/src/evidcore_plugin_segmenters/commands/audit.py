@@ -152,19 +152,16 @@ def _table(text: str, target: Path) -> Mapping[str, Any]:
         table = services.get(name, {})
         if table.get("kind") != "segmenter":
             known = [f"service.{key}" for key, value in services.items() if value.get("kind") == "segmenter"]
-            raise RecipeError(
-                f"--segmenter {text}: {target} has no such segmenter. It has: {', '.join(known) or 'none'}."
-            )
+            listed = ", ".join(known) or "none"
+            raise RecipeError(f"--segmenter {text}: {target} has no such segmenter. It has: {listed}.")
         return {key: value for key, value in table.items() if key != "kind"}
     if not text.lstrip().startswith("{"):
         return {"use": text}
     try:
         given: Any = tomllib.loads(f"table = {text}")["table"]
     except (ValueError, RecursionError) as cause:
-        raise RecipeError(
-            f"--segmenter {text}: is no TOML table ({cause}). "
-            f"Write for instance '{{ use = \"region-growing\" }}'."
-        ) from cause
+        remedy = "Write for instance '{ use = \"region-growing\" }'."
+        raise RecipeError(f"--segmenter {text}: is no TOML table ({cause}). {remedy}") from cause
     if not isinstance(given, dict) or not isinstance(given.get("use"), str):
         raise RecipeError(f'--segmenter {text}: has no use = "…", which names the segmenter.')
     return given
@@ -175,9 +172,7 @@ def _cases(dataset: Dataset, split: Split, limit: int, target: Path) -> list[Cas
     if not cases:
         counts = {name: len(list(dataset.cases(name))) for name in ("train", "validation", "test")}
         shown = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise DataError(
-            f"{target}: the {split} split has no cases ({shown}). Name another one: --split train."
-        )
+        raise DataError(f"{target}: the {split} split has no cases ({shown}). Name another: --split train.")
     return cases[:limit] if limit else cases
 
 
