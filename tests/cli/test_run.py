@@ -54,7 +54,7 @@ def test_a_live_block_moves_the_cursor_and_the_names_in_it_do_not():
         printer().print("ours\x1b[7m", style="red")
         with Progress() as progress:
             progress.stage_started("01-[sft]\x1b[2K", Path(), 1, 9)
-            print("theirs\x1b[8m")
+            print("theirs\x1b[8m")  # noqa: T201
     assert "theirs\\x1b[8m" in terminal.getvalue()
     assert "\x1b[31mours\\x1b[7m\x1b[0m" in terminal.getvalue()
     assert "01-[sft]\\x1b[2K: started" in terminal.getvalue()

@@ -127,15 +127,11 @@ def test_a_template_that_loses_something_is_refused_by_check_plan_and_run(evid, 
 
 def test_check_says_that_training_would_ask_nothing(recipe_text, tmp_path, monkeypatch):
     asked, split = (Question(id="q", text="Which?", options=("yes", "no"), answer=0),), Assembly.split
-    bare = {"findings": (), "questions": asked, "report": None}
-    few = {**bare, "findings": (Finding(name="mass", state="absent"),)}
-    monkeypatch.setattr(
-        Assembly, "split", lambda *given: [dataclasses.replace(case, **few) for case in split(*given)]
-    )
+    few = {"findings": (Finding(name="mass", state="absent"),), "questions": asked}
+    changed = lambda *given: [dataclasses.replace(case, **few) for case in split(*given)]  # noqa: E731
+    monkeypatch.setattr(Assembly, "split", changed)
     (tmp_path / "r.toml").write_text(recipe_text)
-    with pytest.raises(
-        RecipeError, match=r"-grpo\.data\[0\]: task 'choice' asks nothing about any of .* Set"
-    ):
+    with pytest.raises(RecipeError, match=r"-grpo.data.0.: task 'choice' asks nothing about any of .* Set"):
         dry_run(load(tmp_path / "r.toml"))
 
 

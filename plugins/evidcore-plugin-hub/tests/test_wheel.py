@@ -193,13 +193,8 @@ def test_bytes_that_are_no_wheel():
 def test_a_wheel_is_read_in_linear_time_of_its_files():
     deep = made.REWARD + "\nX = " + "(" * 150 + "1" + ")" * 150 + "\n"
     open_wheel(made.FILE, made.wheel(made.files(module=deep.encode())))
-    nested, number, signs, names = (
-        "(" * 20000 + "1" + ")" * 20000,
-        f"f(0x{'f' * 9000})",
-        "-" * 99999,
-        "a" + ".b" * 99,
-    )
-    for odd in (f"X = {nested}", number, f"X: '{signs}1'", names):
+    nested, digits, signs = "(" * 20000 + "1" + ")" * 20000, "f" * 9000, "-" * 99999
+    for odd in (f"X = {nested}", f"f(0x{digits})", f"X: '{signs}1'", "a" + ".b" * 99):
         said = refusal(made.wheel(made.files(module=f"{made.REWARD}\n{odd}\n".encode())))
         assert "is no Python that can be read" in said
     large = {f"{made.NAME}_words/x{number}.py": b"#" * 2**18 for number in range(5)}
