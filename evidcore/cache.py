@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evidcore.errors import RunError
+from evidcore.errors import DataError, RunError
 
 if TYPE_CHECKING:  # they would double the time of `evid --help`
     import numpy as np
@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # they would double the time of `evid --help`
 Key = str | Sequence[Any] | Mapping[str, Any]  # a name, or what the name is the hash of, in JSON's types
 
 MOST_BYTES = 50_000_000_000
+MOST_TEXT_BYTES = 1 << 30  # tables of half a million questions are smaller
 LEAVES_FREE = 0.5  # of what the disk would have free without the entries
 SPARE = 0.05  # of the limit, made free at once, so that not every new entry scans the folders
 LARGE_BYTES = 1 << 20  # the first entry of a process that is as large scans the folders
@@ -455,8 +456,7 @@ def limit_bytes(root: Path, used_bytes: int) -> int:
             size_gb = -1.0
         if not 0 <= size_gb < math.inf:
             raise RunError(
-                f"EVID_CACHE_GB: must be a size in GB, 0 or more, got {named!r}. For instance "
-                f"EVID_CACHE_GB=50."
+                f"EVID_CACHE_GB: must be a size in GB, 0 or more, got {named!r}. Try EVID_CACHE_GB=50."
             )
         return int(size_gb * 1e9)
     there = next(folder for folder in (root, *root.parents) if folder.exists())
@@ -483,6 +483,27 @@ def naming_full_disk(folder: Path, *, or_else: str = OTHER_CACHE) -> Iterator[No
         raise RunError(
             f"{folder}: {reasons[cause.errno]}. Free space or rights there, or {or_else}."
         ) from cause
+
+
+def plain_file(path: str | os.PathLike[str], *, is_text: bool = True) -> Path:
+    """Return the path of a file that can be read to its end, or of a model's folder with such files.
+
+    Whoever reads it says that it is missing.
+
+    Raises:
+        DataError: if it is a pipe, a socket or a device, or a text beyond memory, as a sparse file may be.
+    """
+    place = Path(path)
+    with contextlib.suppress(OSError, ValueError):  # a name may hold a null byte
+        facts = place.stat()
+        if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
+            raise DataError(f"{path}: is a pipe, a socket or a device. Name a file.")
+        for item in place.iterdir() if is_text and stat.S_ISDIR(facts.st_mode) else ():
+            plain_file(item, is_text=item.suffix in (".json", ".txt", ".jinja", ".model"))
+        if is_text and facts.st_size > MOST_TEXT_BYTES:
+            why = f"holds {facts.st_size / 1e9:.3g} GB of text, at most {MOST_TEXT_BYTES / 1e9:.3g} are read"
+            raise DataError(f"{path}: {why}. Check that it is the right file.")
+    return place
 
 
 def write_atomically(path: Path, content: bytes, *, or_else: str = OTHER_CACHE) -> None:

@@ -15,10 +15,14 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from evidcore_plugin_audit.handout import read_key
+from evidcore_plugin_encoders.weight_files import read_tensors
+from evidcore_plugin_hub.trust import pins
+from evidcore_plugin_tables.table_records import read_records
 from safetensors import safe_open
 
 from evidcore import cache as module
-from evidcore.api import Cache
+from evidcore.api import Cache, VolumeRef
 from evidcore.cache import (
     ABANDONED_S,
     LARGE_BYTES,
@@ -29,7 +33,12 @@ from evidcore.cache import (
     naming_full_disk,
     write_atomically,
 )
-from evidcore.errors import RunError
+from evidcore.contracts import Dataset
+from evidcore.data import file_hash, read
+from evidcore.errors import EvidError, RunError
+from evidcore.model import assemble
+from evidcore.model.language import Pretrained
+from evidcore.recipe import load
 
 ROOT = Path(module.__file__).parents[1]
 VALUES = np.arange(5 * 4 * 3, dtype=np.int16).reshape(5, 4, 3) - 30
@@ -486,3 +495,25 @@ def test_the_documented_namespaces_are_those_of_the_code():
     used = {ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "Cache"}
     page = (ROOT / "docs/reference/cache.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([\w-]+)/` \|", page, flags=re.M)) == used
+
+
+READERS = {  # by the name of a file that a user or a stranger gives
+    "a.toml": load, "ids.txt": lambda path: Dataset.ids_of(path.name, path.parent, "x"), "key.json": read_key,
+    "a.csv": lambda path: read_records(path, ()), "a.jsonl": lambda path: read_records(path, ()),
+    "tokenizer.json": lambda path: Pretrained(folder=str(path.parent)).tokenizer(), "evid.lock": pins.read,
+    "config.json": lambda path: assemble.load(path.parent), "a.safetensors": read_tensors, "a.pt": file_hash,
+    "a.nii.gz": lambda path: read(VolumeRef(path=str(path), intensity="hu")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_without_an_end_is_not_waited_for_and_a_sparse_one_does_not_fill_the_memory(tmp_path, name):
+    os.mkfifo(path := tmp_path / name)
+    with pytest.raises(EvidError, match=f"{name}: is a pipe, a socket or a device. Name a file"):
+        READERS[name](path)
+    path.unlink()
+    path.touch()
+    os.truncate(path, 60 << 30)
+    if path.suffix not in {".gz", ".safetensors", ".pt"}:
+        with pytest.raises(EvidError, match=f"{name}: holds 64.4 GB of text, at most 1.07 are read. Check"):
+            READERS[name](path)

@@ -59,6 +59,8 @@ class Choice(Task):
     """
 
     evaluation = "choice"
+    training_note = "It draws questions from findings, of which one is present and enough others are there. "
+    training_note += 'Set training_questions = "given" on the task to ask what came with the cases.'
 
     def __init__(
         self,
@@ -86,9 +88,7 @@ class Choice(Task):
             questions = [self._shuffled(item, rng) if self.permute else item for item in case.questions]
         else:
             questions = self._draw(case, seed, rng)
-        if not questions:
-            return ()
-        parts = view.render(case)
+        parts = view.render(case) if questions else ()
         return [
             Prompt(
                 id=f"{case.id}:{question.id}",

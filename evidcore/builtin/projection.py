@@ -59,10 +59,8 @@ class PooledProjection(nn.Module):
         super().__init__()
         self.norm_in = nn.LayerNorm(width)
         self.pooling = GridPooling(width, text_width, pool_zyx, pooling)
-        steps: list[nn.Module] = []
-        for _ in range(layers):
-            steps += [nn.GELU(), nn.Linear(text_width, text_width)]
-        self.linear = nn.Sequential(*steps)
+        pairs = ((nn.GELU(), nn.Linear(text_width, text_width)) for _ in range(layers))
+        self.linear = nn.Sequential(*(step for pair in pairs for step in pair))
         self.norm_out = nn.LayerNorm(text_width)
 
     def forward(

@@ -10,9 +10,9 @@ import errno
 import io
 import json
 import os
-import re
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,7 +25,6 @@ from evidcore.registry import LOCK, Offer, find, offers
 CORE = "evidcore"
 _PLACES = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT}  # of files that are written
 _PLACES |= {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
-_KEPT = re.compile(r"(\A\r|\x1b\[[\d;]*m)")  # of progress bars, and the colours of click and rich
 
 
 class CommandGroup(click.Group):
@@ -69,7 +68,7 @@ class CommandGroup(click.Group):
 
 
 class _Printed:  # names and texts of tables, models and components are printed too: they are strangers'
-    """Passes text on with escapes for what moves a terminal's cursor, but to a line's start at first.
+    """Passes text on with escapes for what a terminal obeys, but a step to a line's start at first.
 
     `aside` is what other text goes to where a line that is an object or a list of JSON stands alone.
     """
@@ -82,14 +81,36 @@ class _Printed:  # names and texts of tables, models and components are printed 
 
     def write(self, text: str) -> int:
         """Write to one or the other: `click.echo` writes a line with its end, `print` does not."""
-        parts = _KEPT.split(text)  # every other one is kept
-        parts[::2] = map(printable, parts[::2])
+        is_bar = text.startswith("\r")  # of a progress bar
         try:
             is_result = text.startswith(("{", "[")) and text.endswith("\n") and json.loads(text) is not None
         except (ValueError, RecursionError):
             is_result = False
         stream = self.unescaped if is_result or self._aside is None else self._aside
-        return stream.write("".join(parts))
+        return stream.write("\r" * is_bar + printable(text[is_bar:]))
+
+
+def printer(*, to_stderr: bool = False, **options: Any) -> Any:
+    """Return a console of rich: its own codes reach a terminal, and those in its texts are escaped."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Printer(Console):
+        def render(self, *given: Any) -> Iterator[Segment]:
+            for text, style, control in super().render(*given):
+                yield Segment(text if control else printable(text), style, control)
+
+    stream: Any = sys.stderr if to_stderr else sys.stdout
+    usual = {"highlight": False, "markup": False, "soft_wrap": True}
+    return Printer(file=getattr(stream, "unescaped", stream), **usual | options)
+
+
+@contextlib.contextmanager
+def live(block: Any) -> Iterator[Any]:
+    """Show a block of rich, above which others print: it takes codes in what they print for its own."""
+    out, err = contextlib.redirect_stdout, contextlib.redirect_stderr
+    with block, out(_Printed(sys.stdout)), err(_Printed(sys.stderr)):
+        yield block
 
 
 class _Evid(CommandGroup):
@@ -125,7 +146,7 @@ class _Evid(CommandGroup):
                     message += ". Give a place that can be written and has room."
                 if as_json:
                     click.echo(json.dumps({"error": {"kind": type(error).__name__, "message": message}}))
-                click.echo(click.style("error: ", fg="red") + printable(message), err=True)
+                click.echo(click.style("error: ", fg="red") + printable(message), err.unescaped)
                 if isinstance(error, PluginError | ContractError) and error.__cause__ is not None:
                     traceback.print_exception(error.__cause__)
                 ctx.exit(2)

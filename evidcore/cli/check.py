@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from evidcore.cli import printer
+
 
 @click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
@@ -44,18 +46,13 @@ def check(recipe: Path, overrides: tuple[str, ...], resolved: bool, as_json: boo
     for row in result.data:
         what = f"{row.dataset} {row.split}" + (f", {row.task}" if row.task else "")
         about = "about " if row.are_estimated else ""
-        tokens = (
-            f"prompt {about}{row.prompt_tokens} tokens ({row.image_tokens} visual), "
-            f"answer {about}{row.answer_tokens}"
-        )
-        if row.prompt_tokens is None:
-            tokens = "tokens not known before the download"
-        click.echo(
-            f"{row.stage:20} {what:28} {row.cases} cases, {row.patients} patients"
-            + (f"; {tokens}" if row.task else "")
-        )
+        prompt = f"prompt {about}{row.prompt_tokens} tokens ({row.image_tokens} visual)"
+        tokens = f"; {prompt}, answer {about}{row.answer_tokens}" if row.task else ""
+        if row.task and row.prompt_tokens is None:
+            tokens = "; tokens not known before the download"
+        click.echo(f"{row.stage:20} {what:28} {row.cases} cases, {row.patients} patients{tokens}")
     for text in result.unchecked:
-        click.echo(click.style("not checked: ", fg="yellow") + text)
+        printer().print(f"not checked: {text}", style="yellow")
     rest = ", but not all could be checked" if result.unchecked else ""
     click.echo(f"{recipe}: nothing wrong found{rest}")
 

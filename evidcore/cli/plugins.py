@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from evidcore.cli import printer
 from evidcore.cli.show import apart
 from evidcore.errors import PluginError, did_you_mean
 from evidcore.registry import KIND_NAMES, LOCK, Offer, broken, offers, watch
@@ -43,11 +44,11 @@ def plugins(kind: str | None, load: bool, verify: bool, lock: Path, as_json: boo
         source = f"{offer.package} {offer.version}"
         click.echo(f"{offer.kind:11} {offer.name:22} {source:34} {offer.target}")
         if offer in alike:
-            click.echo(click.style(f"{'':11} can be mistaken for {alike[offer]}", fg="yellow"))
+            printer().print(f"{'':11} can be mistaken for {alike[offer]}", style="yellow")
         if fault:
-            click.echo(click.style(f"{'':11} broken: {fault}", fg="red"))
+            printer().print(f"{'':11} broken: {fault}", style="red")
     for package, reason in unreadable.items():
-        click.echo(click.style(f"broken package {package}: {reason}", fg="red"))
+        printer().print(f"broken package {package}: {reason}", style="red")
     if not rows:
         click.echo(f"no {kind or 'component'} is installed")
 

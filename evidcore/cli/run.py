@@ -6,13 +6,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import click
 
-from evidcore.errors import Stopped, printable
+from evidcore.cli import live, printer
+from evidcore.errors import Stopped
 from evidcore.hooks import observe, page_lines, write_pages
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
@@ -42,13 +43,8 @@ class Progress:
 
     def __init__(self, *, to_stderr: bool = False, label: str = "") -> None:
         """Print to the terminal; `label` goes before every line, where several runs follow each other."""
-        from rich.console import Console
-
-        class Printer(Console):
-            def on_broken_pipe(self) -> None:  # what read it has ended, as where an ablation is killed
-                raise Stopped(signal.SIGPIPE)
-
-        self._console = Printer(stderr=to_stderr, highlight=False, soft_wrap=True, markup=False)
+        self._console, self._around = printer(to_stderr=to_stderr), ExitStack()
+        self._console.on_broken_pipe = self._stop
         self._live: Any = None
         self._label = f"{label} " if label else ""
         self._stage_start_s = self._last_line_s = self._run_start_s = time.monotonic()
@@ -61,9 +57,8 @@ class Progress:
         if self._console.is_terminal:
             from rich.live import Live
 
-            self._console.file = getattr(self._console.file, "unescaped", self._console.file)
-            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
-            self._live.__enter__()
+            block = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live = self._around.enter_context(live(block))
         self._said = logging.StreamHandler()  # stderr, from which a live block takes lines
         self._said.setFormatter(logging.Formatter("%(message)s"))
         _log.addHandler(self._said)
@@ -73,8 +68,10 @@ class Progress:
     def __exit__(self, *error: Any) -> None:
         _log.removeHandler(self._said)
         _log.setLevel(logging.NOTSET)
-        if self._live is not None:
-            self._live.__exit__(*error)
+        self._around.__exit__(*error)
+
+    def _stop(self) -> None:  # what read it has ended, as where an ablation is killed
+        raise Stopped(signal.SIGPIPE)
 
     @observe
     def stage_started(self, stage: str, folder: Path, steps: int, stages: int) -> None:
@@ -100,7 +97,7 @@ class Progress:
         how_far = f"step {step}{self._left(step, now)}"
         line = f"{stage}: {how_far}  {figures}  {now - self._stage_start_s:.0f} s"
         if self._live is not None:
-            self._live.update(printable("\n".join([self._label + line, self._split()])))
+            self._live.update("\n".join([self._label + line, self._split()]))
         elif now - self._last_line_s >= _EVERY_S:
             self._last_line_s = now
             self._print(line)
@@ -121,7 +118,7 @@ class Progress:
             self._print(f"{stage}: {measured.strip()}")
 
     def _print(self, line: str) -> None:
-        self._console.print(printable(f"{self._label}{line}"))
+        self._console.print(f"{self._label}{line}")
 
     def _left(self, step: int, now: float) -> str:
         """Return how many steps there are, and how long the others take if they go like those of this run."""
@@ -149,16 +146,13 @@ class Progress:
 @contextmanager
 def follow(name: str, of: str = "cases") -> Iterator[Callable[[int, int], None]]:
     """Show how far a walk is, `of` what it counts: a bar in a terminal, now and then a line otherwise."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = printer(to_stderr=True)
     if console.is_terminal:
-        console.file = getattr(console.file, "unescaped", console.file)
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(printable(name), total=None)
+        with live(Progress(*columns, console=console, transient=True)) as bar:
+            task = bar.add_task(name, total=None)
             yield lambda count, total: bar.update(task, completed=count, total=total)
         return
     last_s = time.monotonic() - _EVERY_S + 1.0  # the first line comes after a second
@@ -222,10 +216,8 @@ def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None
         with Progress(to_stderr=as_json) as progress:
             run_folder(folder, [progress], accept_changes=accept_changes, assembly=assembly)
     except Stopped as stop:
-        click.echo(
-            f"\ninterrupted, {stop}. Last checkpoint: {folder.last_checkpoint() or 'none yet'}", err=True
-        )
-        click.echo(f"Go on with: evid resume {folder.path}", err=True)
+        last = f"Last checkpoint: {folder.last_checkpoint() or 'none yet'}"
+        click.echo(f"\ninterrupted, {stop}. {last}\nGo on with: evid resume {folder.path}", err=True)
         click.get_current_context().exit(stop.exit_status)
     pages = write_pages(folder.path)
     result = summary(folder)

@@ -1,7 +1,9 @@
 """A model that is read or fitted: its weights, the device that a recipe names for it, its learning rate."""
 
+import logging
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from evidcore.cache import plain_file
 from evidcore.errors import DataError, RunError
 
 TELLING = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # of `from_pretrained`
+# which older files hold, and a model works out itself
+_BUFFERS = re.compile(r"(inv_freq|position_ids|attn\.(masked_)?bias|num_batches_tracked)$")
+log = logging.getLogger(__name__)
 
 
 def refuse_random(who: str, info: Mapping[str, Any], *, unused: tuple[str, ...] = ()) -> None:
     """Refuse weights that lack a part of a model, or have one of another shape: it would be random.
 
-    `info` comes from `from_pretrained(…, **TELLING)`; names that begin as one of `unused` may be missing.
+    `info` comes from `from_pretrained(…, **TELLING)`. What the model has no place for is said. Names that
+    begin as one of `unused` may be missing, or have no place.
 
     Raises:
         DataError: with the first names.
@@ -26,9 +33,11 @@ def refuse_random(who: str, info: Mapping[str, Any], *, unused: tuple[str, ...] 
     wrong = [f"{name} is missing" for name in sorted(info["missing_keys"]) if not name.startswith(unused)]
     wrong += [f"{name} is {[*shape]}, not {[*wanted]}" for name, shape, wanted in info["mismatched_keys"]]
     if wrong:
-        text = f"{who}: its weights leave the model random: {'; '.join(wrong[:3])}"
-        text += f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        text = f"{who}: its weights leave the model random: {_first(wrong)}"
         raise DataError(f"{text}. Get its files anew, or name a model whose weights are whole.")
+    extra = [name for name in sorted(info["unexpected_keys"]) if not name.startswith(unused)]
+    if extra := [name for name in extra if not _BUFFERS.search(name)]:
+        log.warning("%s: the model has no place for %d of its tensors: %s", who, len(extra), _first(extra))
 
 
 def load_weights(module: nn.Module, path: Path, advice: str, given: dict[str, Tensor] | None = None) -> None:
@@ -38,20 +47,20 @@ def load_weights(module: nn.Module, path: Path, advice: str, given: dict[str, Te
         DataError: if it cannot be read, or lacks a weight, has one too many, or one of another shape.
     """
     try:
-        given = load_file(path) if given is None else given
+        given = load_file(plain_file(path, is_text=False)) if given is None else given
     except (OSError, SafetensorError) as cause:
         raise DataError(f"{path}: weights cannot be read from it ({cause}). Get it anew.") from cause
     wanted = module.state_dict()
-    wrong = [
-        f"{name} ({_shape(given.get(name))}, the network has {_shape(wanted.get(name))})"
-        for name in sorted(given.keys() | wanted.keys())
-        if _shape(given.get(name)) != _shape(wanted.get(name))
-    ]
+    names = sorted(given.keys() | wanted.keys())
+    shapes = ((name, _shape(given.get(name)), _shape(wanted.get(name))) for name in names)
+    wrong = [f"{name} ({has}, the network has {wants})" for name, has, wants in shapes if has != wants]
     if wrong:
-        more = f" and {len(wrong) - 3} others" if len(wrong) > 3 else ""
-        listing = ", ".join(wrong[:3])
-        raise DataError(f"{path}: holds other weights than this network: {listing}{more}. {advice}")
+        raise DataError(f"{path}: holds other weights than this network: {_first(wrong)}. {advice}")
     module.load_state_dict(given)
+
+
+def _first(names: Sequence[str]) -> str:
+    return "; ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _shape(weight: Tensor | None) -> str:
@@ -68,10 +77,8 @@ def device_of(named: str, who: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(named)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise RunError(
-            f"{who}: device {named!r} is not there; torch sees {torch.cuda.device_count()} GPUs. "
-            "Write device = 'auto'."
-        )
+        text = f"{who}: device {named!r} is not there; torch sees {torch.cuda.device_count()} GPUs"
+        raise RunError(f"{text}. Write device = 'auto'.")
     return device
 
 

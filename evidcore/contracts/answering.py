@@ -65,6 +65,7 @@ class Task(ABC):
     """
 
     evaluation: ClassVar[str] = ""
+    training_note: ClassVar[str] = ""  # why training may ask nothing where evaluation asks, and what to do
     needs_slice_tags: ClassVar[bool] = False
     takes_free_questions: ClassVar[bool] = False  # `ask` has a use for questions without options
 
@@ -162,9 +163,7 @@ class Sampler(ABC):
         """
         is_told = any(reply.start <= token < reply.stop for reply in episode.replies)
         if not 0 <= token < len(episode.ids) or is_told:
-            raise ValueError(
-                f"token {token} of {len(episode.ids)} was not written by the model; fork where it was"
-            )
+            raise ValueError(f"token {token} of {len(episode.ids)} was not written by the model; fork others")
         return dataclasses.replace(
             episode, ids=episode.ids[:token], loss_mask=episode.loss_mask[:token],
             crops=tuple((place, crop) for place, crop in episode.crops if place < token),

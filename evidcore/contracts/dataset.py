@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
+from evidcore.cache import plain_file
 from evidcore.case import Box, Case, Part, Split, VisualPart, VolumeRef
 from evidcore.data.encoder_input import EncoderInput, Grid
 from evidcore.errors import RecipeError
@@ -46,7 +47,7 @@ class Excluding:
         if isinstance(named, str):
             file = folder / named
             try:
-                named = file.read_text(encoding="utf-8-sig").split("\n")
+                named = plain_file(file).read_text(encoding="utf-8-sig").split("\n")
             except (OSError, ValueError) as cause:
                 remedy = "Name a text file in UTF-8 with one id on each line."
                 raise RecipeError(f"{where}: {file}: cannot be read ({cause}). {remedy}") from cause

@@ -112,8 +112,7 @@ def open_zip(path: str | Path) -> zipfile.ZipFile:
     archive = zipfile.ZipFile(path)
     for item in archive.infolist():
         if item.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # unpack unbounded
-            why = f"{item.filename} is packed by another method than deflate"
-            raise DataError(f"{path}: {why}. Pack the file again.")
+            raise DataError(f"{path}: {item.filename} is packed by another method than deflate. Use that.")
     return archive
 
 

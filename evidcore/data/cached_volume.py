@@ -42,14 +42,6 @@ class CachedVolume:
     _cache: VolumeCache
 
     @property
-    def percentile_ends(self) -> tuple[float, float]:
-        """The 0.5th and 99.5th percentile: stored with a volume on disk, measured for one in memory."""
-        if not self.is_on_disk:
-            return _percentile_ends(self._slices.slices(0, self.geometry.shape_zyx[0]))
-        low, high = self._slices.facts["percentile_ends"]
-        return low, high
-
-    @property
     def is_on_disk(self) -> bool:
         """Tell whether it is in the cache on disk; otherwise it is in memory."""
         return self._slices.is_on_disk
@@ -138,8 +130,11 @@ class VolumeCache:
 
     def percentile_ends(self, ref: VolumeRef) -> tuple[float, float]:
         """Return the 0.5th and 99.5th percentile of a volume's values, from the disk where it is there."""
-        cached = self.get(ref)
-        return _percentile_ends(self.read(ref).array) if cached is None else cached.percentile_ends
+        slices = VOLUMES.get_array(f"{volume_key(ref)}-{LAYOUT}")
+        if slices is None:
+            return _percentile_ends(self.read(ref).array)
+        low, high = slices.facts["percentile_ends"]
+        return low, high
 
     def _get(self, key: str, ref: VolumeRef) -> CachedVolume | None:
         slices = VOLUMES.get_array(f"{key}-{LAYOUT}")

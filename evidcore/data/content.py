@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from evidcore.cache import Cache, cache_folder, key_of
+from evidcore.cache import Cache, cache_folder, key_of, plain_file
 from evidcore.case import Crop, VolumeRef
 from evidcore.data.encoder_input import EncoderInput, Grid
 from evidcore.data.files import files_of, format_of, reader_mark
@@ -25,17 +25,16 @@ def file_hash(path: str | os.PathLike[str]) -> str:
     """Return a hash of a file's bytes; remembered by path, time and size, on disk where the file is large."""
     try:
         place = os.path.realpath(path)
-        facts = os.stat(place)
+        facts = os.stat(plain_file(place, is_text=False))
+        # whoever writes into a file may keep its time, not that of its inode; the cache's are touched alone
+        is_entry = place.startswith(f"{os.path.realpath(cache_folder())}{os.sep}")
+        identity = (place, facts.st_mtime_ns if is_entry else facts.st_ctime_ns, facts.st_size)
+        if identity not in _known:
+            is_small = facts.st_size < REMEMBERED_BYTES
+            cache = Cache("hashes")
+            _known[identity] = _hash(place) if is_small else cache.get_or_make(identity, lambda: _hash(place))
     except OSError as cause:
         raise unreadable(path, cause) from cause
-    # whoever writes into a file may keep its time, not that of its inode; the cache's are touched alone
-    is_entry = place.startswith(f"{os.path.realpath(cache_folder())}{os.sep}")
-    identity = (place, facts.st_mtime_ns if is_entry else facts.st_ctime_ns, facts.st_size)
-    if identity not in _known:
-        is_small = facts.st_size < REMEMBERED_BYTES
-        _known[identity] = (
-            _hash(place) if is_small else Cache("hashes").get_or_make(identity, lambda: _hash(place))
-        )
     return _known[identity]
 
 
@@ -56,7 +55,7 @@ def content_hash(path: str, reader: Format | None = None) -> str:
 
 def excerpt(path: str) -> bytes:
     """Return what lies in the middle of a file, where scans of equal size differ; of a folder nothing."""
-    with contextlib.suppress(OSError), Path(path).open("rb") as file:
+    with contextlib.suppress(OSError), plain_file(path, is_text=False).open("rb") as file:
         file.seek(os.path.getsize(path) // 2)
         return file.read(1 << 12)
     return b""
@@ -101,8 +100,5 @@ def crop_key(crop: Crop) -> str:
 
 
 def _hash(path: str) -> str:
-    try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except OSError as cause:
-        raise unreadable(path, cause) from cause
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

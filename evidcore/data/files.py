@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from evidcore.cache import plain_file
 from evidcore.case import VolumeRef
 from evidcore.data.format import Format
 from evidcore.data.grid import Array
@@ -18,24 +19,22 @@ from evidcore.registry.factory import build, offer_of
 State = tuple[tuple[str, int, int], ...]
 
 ALLOWED = {
-    "axes": "axes {!r} cannot be given for a .{} file, which states its own. Leave axes out.",
-    "key": "key {!r} picks nothing of a .{} file, which holds one volume. Leave the key out.",
+    "axes": "axes {!r} cannot be given for a {}, which states its own. Leave axes out.",
+    "key": "key {!r} picks nothing of a {}, which names no part of itself. Leave the key out.",
 }
 
 
 def format_of(path: str) -> Format:
     """Return the format of an existing file by its ending, of a folder or another file by its content."""
     try:
-        facts = os.stat(path)
+        facts = os.stat(plain_file(path, is_text=False))
     except (OSError, ValueError) as cause:  # a name may hold a null byte
         raise unreadable(path, cause) from cause
     is_folder = stat.S_ISDIR(facts.st_mode)
-    if not is_folder:
-        if facts.st_size == 0:
-            raise DataError(f"{path}: the file is empty, 0 bytes. {AGAIN}")
-        named = _by_ending(path)
-        if named is not None:
-            return named
+    if not is_folder and facts.st_size == 0:
+        raise DataError(f"{path}: the file is empty, 0 bytes. {AGAIN}")
+    if not is_folder and (named := _by_ending(path)) is not None:
+        return named
     result: dict[type, Format] = {}
     broken = []
     for offer in offers("format"):
@@ -129,7 +128,7 @@ def open_volume(ref: VolumeRef) -> Stored:
     for name, text in ALLOWED.items():
         given = getattr(ref, name)
         if given is not None and name not in reader.takes:
-            raise DataError(f"{ref.path}: {text.format(given, offer.name)}")
+            raise DataError(f"{ref.path}: {text.format(given, f'.{offer.name} file')}")
     with blame(offer, f"opening {ref.path}"), memory_named(ref.path):
         stored = reader.open(ref)
     load = stored.load
@@ -164,7 +163,7 @@ def file_state(path: str) -> State | None:
     What was remembered for a state holds while the state is the same.
     """
     try:
-        listed = [(str(file), file.stat()) for file in files_of(path)]
+        states = ((os.path.realpath(file), file.stat()) for file in files_of(path))
+        return tuple((name, facts.st_mtime_ns, facts.st_size) for name, facts in states)
     except (EvidError, OSError):
         return None
-    return tuple((os.path.realpath(name), facts.st_mtime_ns, facts.st_size) for name, facts in listed)

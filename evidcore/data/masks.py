@@ -3,7 +3,7 @@
 import numpy as np
 
 from evidcore.case import MaskRef, VolumeRef
-from evidcore.data.files import format_of
+from evidcore.data.files import ALLOWED, format_of
 from evidcore.data.format import Format
 from evidcore.data.grid import SAME_GRID_VOXELS, Array, Geometry, Mask, Volume
 from evidcore.data.placement import TILT_LIMIT_DEGREES, resample, tilt_degrees, turn_to_body
@@ -49,15 +49,9 @@ def label_mask(stored: Stored, ref: MaskRef, like: Volume) -> Mask:
 
     The grid of the label map is that of the volume's file, or a part of it.
     """
-    if ref.axes is not None:
-        raise DataError(
-            f"{ref.path}: axes {ref.axes!r} is for bare arrays; this file states its own. Leave axes out."
-        )
-    if ref.key is not None:
-        raise DataError(
-            f"{ref.path}: key {ref.key!r} picks nothing of a label map, whose objects have numbers. "
-            f"Pick one with a label."
-        )
+    for name, text in ALLOWED.items():
+        if (given := getattr(ref, name)) is not None:
+            raise DataError(f"{ref.path}: {text.format(given, 'map of labels by number')}")
     turn = turn_to_body(stored.grid, ref.path)
     step = float(np.max(np.abs(stored.slope)))
     slack = step / 2 if step < 1 else 0.0  # nibabel stores labels of type float as uint8 with such a slope

@@ -57,8 +57,7 @@ class Picture(Format):
         with _opened(path) as picture:
             mode, kind = picture.mode, picture.format
         if kind != "PNG":
-            why = f"is a {kind} by its content, which keeps no labels"
-            raise DataError(f"{path}: {why}. Save the mask as PNG.")
+            raise DataError(f"{path}: is a {kind} by its content, which keeps no labels. Save it as PNG.")
         if mode not in {"1", *GREYS} and not mode.startswith("I;16"):
             why = f"a mask is a picture in greys, one value a label, got colours (mode {mode!r})"
             raise DataError(f"{path}: {why}. Save it in greys.")

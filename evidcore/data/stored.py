@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from evidcore.cache import plain_file
 from evidcore.data.grid import Array, FileGrid
 from evidcore.errors import DataError
 
@@ -111,8 +112,8 @@ def _folded(name: str) -> str:
 def refuse_substitute(path: str | os.PathLike[str]) -> None:
     """Stop at what a download left in place of a file."""
     start = b""
-    with contextlib.suppress(OSError), open(path, "rb") as file:  # its format says what cannot be read
-        start = file.read(64)
+    with contextlib.suppress(OSError), open(plain_file(path, is_text=False), "rb") as file:
+        start = file.read(64)  # its format says what cannot be read
     for pattern, what in SUBSTITUTES.items():
         if re.match(pattern, start, re.IGNORECASE):
             raise DataError(f"{path}: {what}")

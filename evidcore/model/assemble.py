@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from evidcore.cache import plain_file
 from evidcore.compute.loading import TELLING, refuse_random
 from evidcore.contracts import Encoder, View
 from evidcore.errors import RunError
@@ -143,7 +144,7 @@ def load(folder: Path, bank: Callable[..., FeatureBank] = FeatureBank) -> tuple[
     """
     if not (folder / "config.json").exists():
         raise RunError(f"{folder}: holds no model (config.json is missing); run the stage that writes it.")
-    model, info = VolumeVLM.from_pretrained(folder, dtype=torch.float32, **TELLING)
+    model, info = VolumeVLM.from_pretrained(plain_file(folder), dtype=torch.float32, **TELLING)
     refuse_random(str(folder), info)
     processor = VolumeProcessor.from_pretrained(folder)
     _connect(model, processor, bank)

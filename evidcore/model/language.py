@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from evidcore.cache import plain_file
 from evidcore.compute.loading import TELLING, refuse_random
 from evidcore.contracts import Corpus, Language
 from evidcore.errors import DataError, EvidError
@@ -96,7 +97,7 @@ class Pretrained(Language):
     def missing_weights(self) -> str:
         if self.id:
             return missing_weights(self.id, self.revision)
-        for file in sorted(Path(self.folder).glob("*.safetensors")):
+        for file in sorted(plain_file(self.folder).glob("*.safetensors")):
             try:
                 with safe_open(file, framework="pt") as opened:  # the header alone, of a file as long
                     kinds = {opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
@@ -134,10 +135,8 @@ class Pretrained(Language):
         except EvidError:
             raise
         except Exception as cause:  # tokenizers raises nothing narrower
-            raise DataError(
-                f"{who} could not be loaded: {str(cause).partition(chr(10))[0]} "
-                "Check the name, the network and that it has safetensors weights."
-            ) from cause
+            text = f"{who} could not be loaded: {str(cause).partition(chr(10))[0]} Check the name,"
+            raise DataError(f"{text} the network and that it has safetensors weights.") from cause
         refuse_random(who, info)
         _refuse_unembedded(tokenizer, model.get_input_embeddings().weight.shape[0], name)
         return model, tokenizer
@@ -145,6 +144,7 @@ class Pretrained(Language):
     def _local(self, load: Callable[..., Any]) -> Any:
         """Load a configuration or tokenizer from a folder, or from the Hub's cache on this machine."""
         try:
+            plain_file(self.name)
             return load(self.name, revision=self.revision, local_files_only=True)
         except EvidError:
             raise
@@ -152,10 +152,9 @@ class Pretrained(Language):
             if self.id and isinstance(cause, OSError | ValueError | RecursionError):
                 return None
             key, why = "id" if self.id else "folder", str(cause).partition("\n")[0]
-            raise DataError(
-                f"model.language.{key}: {self.name!r} holds no model that can be read ({why}). Name a folder "
-                "that save_pretrained wrote, or use { id = … } for a model on the Hub."
-            ) from cause
+            text = f"model.language.{key}: {self.name!r} holds no model that can be read ({why})"
+            remedy = "Name a folder that save_pretrained wrote, or use { id = … } for a model on the Hub."
+            raise DataError(f"{text}. {remedy}") from cause
 
 
 def read_config(name: str | Path, **source: Any) -> Any:

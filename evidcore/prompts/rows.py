@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
@@ -13,6 +14,7 @@ from evidcore.errors import DataError
 from evidcore.recipe.schema import DataUse
 
 Volumes = Literal["own", "other-patient", "blank"]  # what a case shows; all but its own are controls
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,14 +40,11 @@ def prompt_sets(context: StageContext, data: Sequence[DataUse]) -> list[PromptSe
     """Return what a training stage draws its rows from."""
     return [
         PromptSet(
-            name=use.task,
-            task=context.tasks[use.task],
-            view=context.view,
-            cases=context.cases(use),
+            name=use.task, task=context.tasks[use.task], view=context.view, cases=context.cases(use),
             share=use.sampling_weight,
         )
         for use in data
-    ]
+    ]  # fmt: skip
 
 
 class PromptSource:
@@ -69,11 +68,9 @@ class PromptSource:
         self.seed, self.in_turn = seed, in_turn
         self._order: list[tuple[int, int]] = []  # per case asked: set, how many drawn from it before
         self._drawn = [0] * len(self.sets)
-        self._askable = [_askable(item) for item in self.sets]
-        self._others = [
-            _other_patients(item.cases, seed, item.name) if volumes == "other-patient" else {}
-            for item in self.sets
-        ]
+        self._askable = [askable(item, seed) for item in self.sets]
+        is_other = volumes == "other-patient"
+        self._others = [_other_patients(it.cases, seed, it.name) if is_other else {} for it in self.sets]
         self._is_blank = volumes == "blank"
         for item, cases, others in zip(self.sets, self._askable, self._others, strict=True):
             _check_crops(item, cases, others)
@@ -97,9 +94,8 @@ class PromptSource:
         """Give the next case to the set that is furthest behind its share."""
         total = sum(item.share for item in self.sets)
         done = len(self._order) + 1
-        behind = [
-            done * item.share / total - drawn for item, drawn in zip(self.sets, self._drawn, strict=True)
-        ]
+        pairs = zip(self.sets, self._drawn, strict=True)
+        behind = [done * item.share / total - drawn for item, drawn in pairs]
         chosen = max(range(len(behind)), key=behind.__getitem__)
         self._order.append((chosen, self._drawn[chosen]))
         self._drawn[chosen] += 1
@@ -122,9 +118,7 @@ class PromptSource:
                 if other is not None:
                     prompt = prompt.showing(_crops(item.view, other))
                 return Row(prompt.with_blank_volumes() if self._is_blank else prompt, item.task)
-        raise DataError(
-            f"task {item.name!r} asks nothing about any of its {len(cases)} cases in epoch {epoch}."
-        )
+        raise DataError(f"task {item.name!r} asks nothing about its {len(cases)} cases in epoch {epoch}.")
 
 
 def texts_of(prompt: Prompt, task: Task) -> list[str]:
@@ -145,10 +139,16 @@ def _order(count: int, key: str) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _askable(item: PromptSet) -> list[Case]:
+def askable(item: PromptSet, seed: int) -> list[Case]:
+    """Return the cases that a task asks about; warn of those that training does not, refuse if all."""
     cases = [case for case in item.cases if item.task.prompts(case, item.view, 0)]
-    if not cases:
-        raise DataError(f"task {item.name!r} asks nothing about any of its {len(item.cases)} cases.")
+    first = seed_of(f"{seed}/{item.name}/0")
+    silent = sum(not item.task.prompts(case, item.view, first) for case in cases)
+    note = f"cases in training. {item.task.training_note}".rstrip()
+    if silent == len(cases):
+        raise DataError(f"task {item.name!r} asks nothing about any of its {len(item.cases)} {note}")
+    if silent:
+        log.warning("task %r asks nothing about %d of its %d %s", item.name, silent, len(cases), note)
     return cases
 
 

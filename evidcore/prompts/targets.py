@@ -1,5 +1,6 @@
 """Gold answers as training rows: tokens, labels and a weight for each target token."""
 
+import contextlib
 import dataclasses
 import math
 import numbers
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from evidcore.contracts import LabelError, Reweighter, RolloutStrategy
-from evidcore.errors import ContractError, DataError, EvidError
+from evidcore.errors import ContractError, DataError
 from evidcore.model.processor import Encoded, VolumeProcessor, refuse_too_long
 from evidcore.prompts.rows import PromptSource, Row
+from evidcore.registry import Offer, blame
 
 IGNORED = -100  # the label of tokens that are not predicted
 NEWEST = 1 << 16  # rows whose images are remembered: more than a step has
@@ -55,17 +57,17 @@ class Targets:
         processor: VolumeProcessor,
         source: PromptSource,
         reweighter: Reweighter | None = None,
-        package: str = "",
+        offer: Offer | None = None,
         strategy: RolloutStrategy | None = None,
     ) -> None:
         """Take the stream.
 
-        The re-weighter weighs the last turn's tokens; those of the turns before it weigh 1. `package` is
+        The re-weighter weighs the last turn's tokens; those of the turns before it weigh 1. Its offer is
         named when it breaks its contract. The model is told the functions of the strategy.
         """
         self.processor, self.source = processor, source
         self.opening = processor.opening_of(strategy)
-        self.reweighter, self.package = reweighter, package
+        self.reweighter, self.offer = reweighter, offer
         self.given = GivenImages()
 
     def row(self, position: int) -> Target:
@@ -123,27 +125,18 @@ class Targets:
         self, row: Row, text: str, spans: Sequence[Any], offsets: Sequence[tuple[int, int]]
     ) -> list[float]:
         assert self.reweighter is not None
-        name = type(self.reweighter).__name__
-        who = f"{self.package}: re-weighter {name}" if self.package else f"re-weighter {name}"
-        where = f"{who}, prompt {row.prompt.id!r}"
+        doing = f"weighing prompt {row.prompt.id!r}"
+        where = f"{self.offer or type(self.reweighter).__name__}, {doing}"
         try:
-            weights = list(self.reweighter(text, spans, offsets))
+            with blame(self.offer, doing) if self.offer else contextlib.nullcontext():
+                weights = list(self.reweighter(text, spans, offsets))
         except LabelError as cause:
             raise DataError(f"{where}: {cause}") from cause
-        except EvidError:
-            raise
-        except Exception as cause:
-            raise ContractError(
-                f"{where}: failed with {type(cause).__name__}: {cause}. Report this to its authors; the "
-                "traceback is below."
-            ) from cause
         if len(weights) != len(offsets):
             raise ContractError(f"{where}: gave {len(weights)} weights for {len(offsets)} tokens.")
         for weight in weights:
             if not isinstance(weight, numbers.Real) or not math.isfinite(weight) or weight < 0:
-                raise ContractError(
-                    f"{where}: a weight must be a finite number of 0 or more, got {weight!r}."
-                )
+                raise ContractError(f"{where}: each must be a finite number of 0 or more, got {weight!r}.")
         return [float(weight) for weight in weights]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore.cache import plain_file
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe import schema
 from evidcore.recipe.check import StageTable, check, first_problems, section
@@ -106,15 +107,14 @@ def refuse(path: Path, wrong: Sequence[tuple[int, str]]) -> None:
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     """Return a TOML file as text and as tables."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
+        text = plain_file(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
     except FileNotFoundError as cause:
         beside = [item.name for item in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, beside) or f" There: {', '.join(sorted(beside)) or 'no .toml file'}."
         raise RecipeError(f"{path}: no such file.{hint}") from cause
     except (OSError, UnicodeDecodeError) as cause:
-        raise RecipeError(
-            f"{path}: cannot be read as UTF-8 text ({cause}). Give a recipe, a TOML file."
-        ) from cause
+        text = f"{path}: cannot be read as UTF-8 text ({cause}). Give a recipe, a TOML file."
+        raise RecipeError(text) from cause
     try:
         return text, parse_toml(text)
     except tomllib.TOMLDecodeError as cause:
@@ -123,7 +123,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
             raise RecipeError(f"{path}: not TOML that can be read: {cause}.") from cause
         what = result.group(1)
         line = result.group(2) if result.group(2) else str(text.rstrip().count("\n") + 1)
-        written = text.split("\n")[int(line) - 1].strip() if text.strip() else ""
+        written = text.split("\n")[int(line) - 1].strip()[:80] if text.strip() else ""
         raise RecipeError(f"{path}: 1 mistake\n  line {line}, not TOML: {what}, in {written!r}.") from cause
 
 

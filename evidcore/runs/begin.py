@@ -110,9 +110,8 @@ def recording_exit(folder: RunFolder) -> Iterator[None]:
     except BaseException as cause:
         error = package_error(cause) or cause
         if is_first and not isinstance(error, Exception | Stopped):
-            error = RunError(
-                f"something ended the process with {type(cause).__name__}.", f" It said: {cause}"
-            )
+            what = f"something ended the process with {type(cause).__name__}."
+            error = RunError(what, f" It said: {cause}")
         if isinstance(error, EvidError | Stopped):
             why = error.safe if isinstance(error, EvidError) else str(error)  # the rest may quote a patient
         else:

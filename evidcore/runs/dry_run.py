@@ -27,7 +27,7 @@ from evidcore.model.language import missing_weights
 from evidcore.model.parts import adapted_layers, refuse_4bit
 from evidcore.model.processor import VolumeProcessor, refuse_too_long
 from evidcore.model.template import round_trip
-from evidcore.prompts.rows import Row
+from evidcore.prompts.rows import Row, askable, prompt_sets
 from evidcore.recipe import DataUse, Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.registry import blame
@@ -231,6 +231,8 @@ def dry_run(recipe: Recipe) -> DryRun:
                 continue
             try:
                 seen = _entry(assembly, encoder, processor, name, use, strategy, sizes)
+                if use.task and stage.traits.trains:
+                    askable(prompt_sets(context, [use])[0], recipe.seed)
                 result.append(seen)
                 if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
                     wrong.append(f"{where}: {refusal}")
@@ -298,15 +300,11 @@ def _entries(stage: Stage, name: str) -> Iterator[tuple[str, DataUse]]:
 def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:
     """Yield what is said of weights that are not here; those that a fit stage makes are not needed."""
     fitted = {stage.output for stage in assembly.recipe.line.values()}
-    texts = {
-        "model.encoder": "" if "encoder" in fitted else encoder.missing_weights(),
-        "model.language": assembly.language.missing_weights(),
-        **{
-            where: missing_weights(str(table["id"]), str(table["revision"]))
-            for where, table in tables(assembly.recipe)
-            if is_fetched(table)
-        },
-    }
+    texts = {"model.encoder": "" if "encoder" in fitted else encoder.missing_weights()}
+    texts["model.language"] = assembly.language.missing_weights()
+    for where, table in tables(assembly.recipe):
+        if is_fetched(table):
+            texts[where] = missing_weights(str(table["id"]), str(table["revision"]))
     yield from (f"{part}: {text}" for part, text in texts.items() if text)
 
 

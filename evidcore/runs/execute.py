@@ -210,10 +210,8 @@ def last_model(folder: RunFolder) -> Path:
     recipe = load(folder.path / "resolved.toml")
     model = outputs_of(folder, recipe, recipe.line).model
     if model is None:
-        raise RunError(
-            f"{folder.path}: its recipe trains no model that could answer: it has no sft and no grpo stage. "
-            "Add one, then `evid run` again."
-        )
+        why = "its recipe trains no model that could answer: it has no sft and no grpo stage"
+        raise RunError(f"{folder.path}: {why}. Add one, then `evid run` again.")
     return model
 
 

@@ -38,7 +38,7 @@ class Fitted:
         """Copy the stage with these inputs into the store, where it is not there yet and was shipped."""
         now = json.loads(as_json(inputs))
         for folder, shipped in self._stages.items():
-            upstream = {output: self._keys.get(key, key) for output, key in shipped["upstream"].items()}
+            upstream = {name: self._keys.get(key, key) for name, key in shipped.get("upstream", {}).items()}
             before = {**shipped, "upstream": upstream}
             known = {
                 name: self._known(before.get(name), table) if name in _OPTIONS else table
@@ -63,7 +63,7 @@ class Fitted:
 def _copy(folder: Path, stored: Path, inputs: Inputs, changes: list[str]) -> None:
     """Copy a shipped stage in one move, with its inputs and what has changed since it was run."""
     result = read_object(folder / "result.json")
-    took = "" if result["took_s"] is None else f" in {result['took_s'] / 60:.1f} minutes"
+    took = "" if result.get("took_s") is None else f" in {result['took_s'] / 60:.1f} minutes"
     names = ", ".join(sorted({change.partition(":")[0] for change in changes}))
     changed = f"; changed since: {names}" if names else ""
     result["fitted_before"] = f"fitted before, by this recipe{took}{changed}"

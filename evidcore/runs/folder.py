@@ -107,10 +107,8 @@ def open_run(path: Path) -> RunFolder:
     inner = sorted(item.parent for item in path.glob("*/lock.toml")) if path.is_dir() else []
     if not hint and (inner or beside):
         hint = f" The newest there: {(inner or beside)[-1]}."
-    raise RunError(
-        f"{path}: not a run folder (lock.toml and resolved.toml are missing).{hint} "
-        "Give what `evid run` printed, runs/<recipe>/<time>-<hash>."
-    )
+    why = f"not a run folder (lock.toml and resolved.toml are missing).{hint}"
+    raise RunError(f"{path}: {why} Give what `evid run` printed, runs/<recipe>/<time>-<hash>.")
 
 
 @contextlib.contextmanager
@@ -189,10 +187,8 @@ def naming_full_disk(folder: RunFolder) -> Iterator[None]:
         if not is_disk_full(cause):
             raise
         named = getattr(cause, "filename", None) or folder.path
-        raise RunError(
-            f"{named}: the disk is full. What was finished is kept. "
-            f"Free space, then `evid resume {folder.path}`."
-        ) from cause
+        remedy = f"Free space, then `evid resume {folder.path}`."
+        raise RunError(f"{named}: the disk is full. What was finished is kept. {remedy}") from cause
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:

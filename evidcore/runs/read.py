@@ -16,10 +16,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from evidcore.cache import plain_file
 from evidcore.compute.signals import is_locked
 from evidcore.errors import RunError
 
-MOST_BYTES = 2**28  # of a file that is read whole, and of a line
+MOST_BYTES = 2**28  # of a line
 _LINKED = ("checkpoints", "rollouts", "answers")  # folders whose entries may be links to stages
 _SURROGATE = re.compile(rb"((?<!\\)(?:\\\\)*)\\u[dD][89a-fA-F]\w\w")  # pydantic refuses half a pair
 log = logging.getLogger(__name__)
@@ -47,11 +48,12 @@ _STAGES = (GenericAlias(list, (_form(data=_TABLES),)), ())
 _RECIPE = _form(dataset=(dict[str, dict[str, Any]], {}), stage=_STAGES, observers=_TEXTS)
 _RESULT = _form(
     stage=_IS_TEXT, kind=_IS_TEXT, rows=(GenericAlias(list, (_ROW,)), ...), inputs=_TEXT, figures=_TABLE,
-    verdict=(dict[str, str] | None, None),
+    verdict=(dict[str, str] | None, None), took_s=_NUMBER,
     reference_lines=(dict[str, dict[str, float | None]] | None, None),
 )  # fmt: skip
 _FORMS = {  # by a file's name, or its folder's
     "": _form(),
+    "inputs.json": _form(upstream=(dict[str, str], {})),
     "STATUS": _form(state=_TEXT, stage=_TEXT, step=_COUNT, message=_TEXT, time=_TEXT, pid=_COUNT),
     "recipe.toml": _RECIPE, "resolved.toml": _RECIPE, "results": _RESULT, "result.json": _RESULT,
     "lock.toml": _form(package=_TABLE, dataset=_TABLE, versions=_TABLE, hardware=_TABLE, run=_TABLE),
@@ -150,11 +152,7 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 def _content(path: Path) -> bytes:
     """Return the bytes of a plain file, none where there is no such file."""
-    if not path.is_file():
-        return b""
-    if (size := path.stat().st_size) > MOST_BYTES:
-        raise RunError(f"{path}: holds {size} bytes, more than a run writes there ({MOST_BYTES}).")
-    return path.read_bytes()
+    return plain_file(path).read_bytes() if path.is_file() else b""
 
 
 def _checked(path: Path, place: str, content: bytes, remedy: str) -> dict[str, Any]:

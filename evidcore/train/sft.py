@@ -42,11 +42,10 @@ class Sft(SftSettings, TrainingStage):
 
         model, processor = context.model()
         reweighter: Reweighter = context.component("reweighter", self.reweighter, "reweighter")
-        offer = offer_of(reweighter)
         source = self.source(context, self.data, in_turn=self.questions_per_volume)
         figures = sft(
             model, processor, source, self, context.folder / "checkpoint", seed=context.recipe.seed,
             announce=context.announce, resume=context.resume, reweighter=reweighter,
-            reweighter_package=f"{offer.package} {offer.version}", strategy=self.strategy(context),
+            offer=offer_of(reweighter), strategy=self.strategy(context),
         )  # fmt: skip
         return StageResult(figures=figures)

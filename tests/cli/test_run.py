@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evidcore.cli import _Printed
+from evidcore.cli import _Printed, printer
 from evidcore.cli.run import Progress
 from evidcore.errors import Stopped
 
@@ -50,8 +50,13 @@ def test_what_the_parts_of_a_run_say_of_themselves_is_shown_while_it_runs(tmp_pa
 def test_a_live_block_moves_the_cursor_and_the_names_in_it_do_not():
     terminal = io.StringIO()
     terminal.isatty = lambda: True
-    with contextlib.redirect_stdout(_Printed(terminal)), Progress() as progress:
-        progress.stage_started("01-[sft]\x1b[2K", Path(), 1, 9)
+    with contextlib.redirect_stdout(_Printed(terminal)):
+        printer().print("ours\x1b[7m", style="red")
+        with Progress() as progress:
+            progress.stage_started("01-[sft]\x1b[2K", Path(), 1, 9)
+            print("theirs\x1b[8m")  # noqa: T201
+    assert "theirs\\x1b[8m" in terminal.getvalue()
+    assert "\x1b[31mours\\x1b[7m\x1b[0m" in terminal.getvalue()
     assert "01-[sft]\\x1b[2K: started" in terminal.getvalue()
     assert "\x1b[?25l" in terminal.getvalue()  # hides the cursor
 

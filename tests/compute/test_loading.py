@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from evidcore.compute.loading import load_weights, share_of_peak
+from evidcore.compute.loading import load_weights, refuse_random, share_of_peak
 from evidcore.errors import DataError
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ LOADS = {  # a call and why its weights are whole
         ({"weight": None}, r"weight \(none, the network has 2 x 3\)\. Fit it"),
         ({"bias": torch.zeros(3)}, r"bias \(3, the network has 2\)"),
         ({"more": torch.tensor(1.0)}, r"more \(one number, the network has none\)"),
-        ({name: torch.zeros(1) for name in "abcd"}, r"a \(1, .* and 1 others\. Fit it anew"),
+        ({name: torch.zeros(1) for name in "abcd"}, r"a \(1, .* and 1 more\. Fit it anew"),
     ],
 )
 def test_weights_that_are_not_all_of_a_network_and_nothing_else_are_refused(change, says, tmp_path):
@@ -42,6 +42,14 @@ def test_weights_that_are_not_all_of_a_network_and_nothing_else_are_refused(chan
     for file in (path, tmp_path / "gone"):
         with pytest.raises(DataError, match=rf"{file}: weights cannot be read from it \(.*Get it anew"):
             load_weights(network, file, "Fit it anew.")
+
+
+def test_tensors_without_a_place_are_told_but_buffers_that_a_model_works_out(caplog):
+    extra = {"h.attn.bias", "rotary_emb.inv_freq", "cls.x", *"dcba"}
+    refuse_random(
+        "x", {"missing_keys": (), "mismatched_keys": (), "unexpected_keys": extra}, unused=("cls.",)
+    )
+    assert caplog.messages == ["x: the model has no place for 4 of its tensors: a; b; c and 1 more"]
 
 
 def test_no_module_loads_weights_without_comparing_them():

@@ -133,8 +133,8 @@ def off(array, z):
 AT_0 = "volume 4x5x6 voxels of 3x2x1 mm from (0.0, 0.0, 0.0) mm"
 TWO = arrays(nodule=LABELS, lung=LABELS)
 REFUSED = [  # what writes the mask, what is picked of it, and what is said
-    (map_of(LABELS), {"axes": "SPL"}, "axes 'SPL' is for bare arrays; this file states its own. Leave"),
-    (map_of(LABELS), {"key": "lung"}, "key 'lung' picks nothing of a label map, whose objects have numbers"),
+    (map_of(LABELS), {"axes": "SPL"}, "axes 'SPL' cannot be given for a map of labels by number, which"),
+    (map_of(LABELS), {"key": "lung"}, "key 'lung' picks nothing of a map of labels by number, which names"),
     (
         map_of(LABELS, (3.0, 2.0, 1.5)),
         {},

@@ -10,7 +10,7 @@ from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data import read_geometry
 
 GREYS = np.arange(30, dtype=np.uint8).reshape(5, 6)
-LOSSY = "is a JPEG by its content, which keeps no labels. Save the mask as PNG."
+LOSSY = "is a JPEG by its content, which keeps no labels. Save it as PNG."
 
 
 def ref(path: Path, **options: object) -> VolumeRef:

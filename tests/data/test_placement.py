@@ -200,7 +200,7 @@ def test_a_rescale_of_whole_numbers_keeps_them_whole(write):
      ({"spacing_mm_zyx": (1.0, -2.0, 1.0)}, "must be three numbers above 0 mm, got (1.0, -2.0, 1.0)"),
      ({"axes": "SPL"}, "axes 'SPL' take the place of the header's grid; spacing_mm_zyx must be given"),
      ({"axes": "SPS", "spacing_mm_zyx": (1.0, 1.0, 1.0)}, "name each body axis once, of L or R"),
-     ({"key": "ct"}, "key 'ct' picks nothing of a .nii.gz file, which holds one volume. Leave the key out.")],
+     ({"key": "ct"}, "key 'ct' picks nothing of a .nii.gz file, which names no part")],
 )  # fmt: skip
 def test_what_the_reference_says_wrongly_is_refused(write, options, shown):
     path = write(np.zeros((4, 5, 6), np.int16))

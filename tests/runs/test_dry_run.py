@@ -16,6 +16,8 @@ from evidcore_testing.models import tiny_language, tiny_vision_language
 from transformers import AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from evidcore.case import Finding, Question
+from evidcore.errors import RecipeError
 from evidcore.model.architecture import families
 from evidcore.recipe import load
 from evidcore.runs import dry_run as module
@@ -121,6 +123,16 @@ def test_a_template_that_loses_something_is_refused_by_check_plan_and_run(evid, 
     assert "its chat template cannot be used, 1 thing would be lost or altered:" in failed.stderr
     assert "date: It writes today's date" in failed.stderr
     assert "a chat_template.jinja that holds a fixed date or none" in failed.stderr
+
+
+def test_check_says_that_training_would_ask_nothing(recipe_text, tmp_path, monkeypatch):
+    asked, split = (Question(id="q", text="Which?", options=("yes", "no"), answer=0),), Assembly.split
+    few = {"findings": (Finding(name="mass", state="absent"),), "questions": asked}
+    changed = lambda *given: [dataclasses.replace(case, **few) for case in split(*given)]  # noqa: E731
+    monkeypatch.setattr(Assembly, "split", changed)
+    (tmp_path / "r.toml").write_text(recipe_text)
+    with pytest.raises(RecipeError, match=r"-grpo.data.0.: task 'choice' asks nothing about any of .* Set"):
+        dry_run(load(tmp_path / "r.toml"))
 
 
 IN_4_BITS = [

@@ -1,9 +1,10 @@
 import collections
 import dataclasses
+import re
 
 import pytest
 
-from evidcore.api import Crop, DataError, VisualPart
+from evidcore.api import Crop, DataError, Question, VisualPart
 from evidcore.builtin.views import Volume
 from evidcore.prompts.rows import PromptSource
 
@@ -95,3 +96,13 @@ def test_cases_without_a_question_are_left_out_and_sets_of_which_nothing_comes_a
         bench.source(bench.set_of(cases=bench.cases[:1]), volumes="other-patient")
     with pytest.raises(DataError, match="task 'choice' asks nothing about any of its 8 cases"):
         bench.source(bench.set_of(cases=healthy))
+
+
+def test_cases_that_training_asks_nothing_although_questions_came_with_them_are_told(bench, caplog):
+    asked = (Question(id="q", text="Which phase?", options=("venous", "arterial"), answer=0),)
+    given = [dataclasses.replace(case, findings=case.findings[:1], questions=asked) for case in bench.cases]
+    said = r"task 'choice' asks nothing about {} of its 8 cases in training\. It .* Set training_questions ="
+    with pytest.raises(DataError, match=said.format("any")):
+        bench.source(bench.set_of(cases=given))
+    bench.source(bench.set_of(cases=[*given[:3], *bench.cases[3:]]))
+    assert re.search(said.format(3), caplog.messages[-1])

@@ -9,6 +9,7 @@ from evidcore.case import TextPart, Turn, VisualPart
 from evidcore.contracts import LabelError, Reweighter, RolloutStrategy
 from evidcore.errors import ContractError, DataError
 from evidcore.prompts.targets import Targets
+from evidcore.registry import Offer
 
 
 class Capitals(Reweighter):
@@ -133,17 +134,18 @@ def test_prompts_and_padding_have_no_label_and_no_weight(bench):
         ([1.0, 2.0], r"gave 2 weights for \d+ tokens"),
         (-0.5, "must be a finite number of 0 or more, got -0.5"),
         (float("nan"), "must be a finite number of 0 or more, got nan"),
-        (ValueError("no labels"), "failed with ValueError: no labels"),
+        (ValueError("no labels"), ": ValueError: no labels"),
     ],
 )
 def test_a_reweighter_that_breaks_its_contract_is_named(bench, answer, message):
     _, processor = bench.model()
     source = bench.source(bench.set_of("report"))
-    targets = Targets(processor, source, Given(answer), "their-package 0.3")
+    names = {"kind": "reweighter", "name": "given", "package": "theirs", "target": "theirs:Given"}
+    targets = Targets(processor, source, Given(answer), Offer(**names, version="0.3"))
     prompt = source[0].prompt.id
     with pytest.raises((ContractError, DataError), match=message) as caught:
         targets.row(0)
     assert type(caught.value) is (DataError if isinstance(answer, LabelError) else ContractError)
     assert f"prompt {prompt!r}" in str(caught.value)
     if not isinstance(answer, LabelError):
-        assert str(caught.value).startswith("their-package 0.3: re-weighter Given, prompt ")
+        assert str(caught.value).startswith("reweighter 'given' from theirs 0.3")

@@ -29,6 +29,7 @@ from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource
 from evidcore.prompts.targets import IGNORED, Targets
 from evidcore.proof.passes import prove_targets
+from evidcore.registry import Offer
 from evidcore.train.checks import check_start
 from evidcore.train.settings import SftSettings
 from evidcore.train.trl import stage
@@ -172,13 +173,13 @@ def make_trainer(
     seed: int,
     announce: EventSink,
     reweighter: Reweighter | None = None,
-    reweighter_package: str = "",
+    offer: Offer | None = None,
     strategy: RolloutStrategy | None = None,
 ) -> WeightedTrainer:
     """Return the trainer of a stage.
 
-    The tasks' gold answers are the targets. Without a re-weighter each token weighs 1; `reweighter_package`
-    is named when it breaks its contract.
+    The tasks' gold answers are the targets. Without a re-weighter each token weighs 1; its `offer` is named
+    when it breaks its contract.
     """
     processes = stage.process_count()
     together = settings.rows_per_forward or max(settings.rows_per_step // processes, 1)
@@ -205,7 +206,7 @@ def make_trainer(
     with stage.quiet():
         return WeightedTrainer(
             model, processor, SFTConfig(**stage.arguments("sft", folder, seed, settings, owned)),
-            Targets(processor, source, reweighter, reweighter_package, strategy), announce=announce,
+            Targets(processor, source, reweighter, offer, strategy), announce=announce,
             settings=settings,
         )  # fmt: skip
 

@@ -55,9 +55,7 @@ def test_models_keep_the_contract(models, questions, tmp_path, table):
 def test_a_configuration_that_cannot_be_read_is_named(models, questions, tmp_path, text):
     folder = shutil.copytree(models / "own", tmp_path / "broken")
     (folder / "config.json").write_text(text)
-    with pytest.raises(
-        DataError, match=r"model-reader: .*config.json cannot be read .*Name a model's folder"
-    ):
+    with pytest.raises(DataError, match=r"broken' holds no model that can be read .* Name a folder that"):
         ModelReader(tmp_path, folder="broken")(questions)
 
 

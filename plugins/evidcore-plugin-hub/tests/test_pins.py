@@ -268,9 +268,3 @@ def test_a_lock_in_the_folder_holds_for_every_command(installed, tmp_path, evid,
     change(installed[0])
     assert "None of its code was run" in evid("plugins", "reward", "--check").output
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_lock_that_is_no_file_is_refused_and_not_waited_for(evid, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    os.mkfifo("evid.lock")
-    assert "evid.lock: is no file" in evid("plugins", exit_code=2).stderr

@@ -193,5 +193,9 @@ def test_bytes_that_are_no_wheel():
 def test_a_wheel_is_read_in_linear_time_of_its_files():
     deep = made.REWARD + "\nX = " + "(" * 150 + "1" + ")" * 150 + "\n"
     open_wheel(made.FILE, made.wheel(made.files(module=deep.encode())))
-    too_deep = made.REWARD + "\nX = " + "(" * 20000 + "1" + ")" * 20000 + "\n"
-    assert "is no Python that can be read" in refusal(made.wheel(made.files(module=too_deep.encode())))
+    nested, digits, signs = "(" * 20000 + "1" + ")" * 20000, "f" * 9000, "-" * 99999
+    for odd in (f"X = {nested}", f"f(0x{digits})", f"X: '{signs}1'", "a" + ".b" * 99):
+        said = refusal(made.wheel(made.files(module=f"{made.REWARD}\n{odd}\n".encode())))
+        assert "is no Python that can be read" in said
+    large = {f"{made.NAME}_words/x{number}.py": b"#" * 2**18 for number in range(5)}
+    assert "its modules are longer than 1048576 bytes together" in refusal(made.wheel(made.files() | large))

@@ -124,7 +124,7 @@ def test_the_tiny_sampler_keeps_books_of_tokens_and_pixels(language, prompts):
     assert (forked.crops, forked.replies, forked.finished) == ((), (), False)
     late = sampler.fork(episode, 16)
     assert (sampler.text(late), late.replies, late.crops) == ("se", episode.replies, episode.crops)
-    with pytest.raises(ValueError, match="token 6 of 19 was not written by the model; fork where it was"):
+    with pytest.raises(ValueError, match="token 6 of 19 was not written by the model; fork others"):
         sampler.fork(episode, 6)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from evidcore.api import Bridge, Encoder, EvalStage, Policy, find
 from evidcore.audit.stage import AuditStage
 from evidcore.data import file_hash
 from evidcore.errors import RecipeError, RunError
+from evidcore.model.language import Pretrained
 from evidcore.model.processor import VolumeImageProcessor
 from evidcore.model.vlm import VolumeVLMConfig
 from evidcore.recipe import Recipe, load
@@ -50,7 +50,7 @@ def audit_model(
     folder = Path(name)
     if not folder.is_dir() and (folder.is_absolute() or name.startswith(".")):
         raise RunError(f"{name}: no such folder. Name one, or a model on the Hub as owner/name@commit.")
-    is_own = folder.is_dir() and _model_type(folder) == VolumeVLMConfig.model_type
+    is_own = folder.is_dir() and isinstance(Pretrained(folder=name).vision(), VolumeVLMConfig)
     if not is_own:
         language = dict(zip(("id", "revision"), name.split("@", 1), strict=False))
         table = {"folder": str(folder.resolve())} if folder.is_dir() else language
@@ -68,10 +68,8 @@ def audit_model(
                     "--set 'model.bridge={use=\"published-tokens\"}'."
                 )
     elif (own := dict(VolumeImageProcessor.from_pretrained(folder).view or {})) != view:
-        raise RecipeError(
-            f"{folder}: was trained in the view {own}, and model.view of {path} is {view}. Put the model's "
-            "own into the recipe, or give it with --set."
-        )
+        why = f"was trained in the view {own}, and model.view of {path} is {view}"
+        raise RecipeError(f"{folder}: {why}. Put its own into the recipe, or give it with --set.")
     audited.check(Context(assembly, NAME))
     asked = f"model {name}"
     if folder.is_dir():
@@ -121,22 +119,8 @@ def audit_alone(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, 
     fitted = {item.output for item in recipe.stages if (item.output or "").startswith("service.")}
     for name in named_services(recipe, stage_table(audited), tasks):
         if f"service.{name}" in fitted:
-            raise RecipeError(
-                f"{recipe.path}: {result} needs service {name!r}, which a fit stage trains, and no stage "
-                "is run for an audit from outside. Name a service that needs none."
-            )
+            why = f"{result} needs service {name!r}, which a fit stage trains, and no stage is run"
+            raise RecipeError(f"{recipe.path}: {why} for an audit from outside. Name one that needs none.")
     places = {key: value for key, value in recipe.origins.items() if key[:1] != ("stage",)}
     alone = dataclasses.replace(recipe, stages=(audited,), origins=places)
     return result, Assembly(alone), audited
-
-
-def _model_type(folder: Path) -> str:
-    """Return what kind of model a folder says it holds."""
-    file = folder / "config.json"
-    try:
-        return str(json.loads(file.read_text(encoding="utf-8")).get("model_type"))
-    except (OSError, ValueError, AttributeError, RecursionError) as cause:
-        raise RunError(
-            f"{folder}: holds no model, its config.json cannot be read ({cause}). Name a folder that "
-            "save_pretrained or `evid export` wrote."
-        ) from cause

@@ -23,7 +23,7 @@ from typing import Any
 from evidcore.api import Crop, DataError, Policy, Prompt, StageContext
 from evidcore.audit.policy import PolicyAudit
 from evidcore.audit.stage import POLICY, AuditStage
-from evidcore.cache import key_of
+from evidcore.cache import key_of, plain_file
 from evidcore.data import read_geometry, save_volume
 from evidcore.data.content import crop_key
 from evidcore.data.preparation import show
@@ -88,11 +88,9 @@ class RecordedAnswers(TextPolicy):
     ) -> list[str]:
         """Return the answers."""
         if lacking := [prompt for prompt in prompts if content(prompt) not in self.answers]:
-            raise RunError(
-                f"{len(lacking)} questions are asked that were not handed over, the first: "
-                f"{lacking[0].words()[:80]!r}. An evaluation that asks on after an answer needs a model at "
-                "hand: --model."
-            )
+            why = f"questions were not handed over, the first: {lacking[0].words()[:80]!r}"
+            remedy = "An evaluation that asks on after an answer needs a model at hand: --model."
+            raise RunError(f"{len(lacking)} {why}. {remedy}")
         return [self.answers[content(prompt)] for prompt in prompts]
 
 
@@ -178,10 +176,8 @@ def questions_of(stage: AuditStage, context: StageContext) -> PromptExport:
     """Return every question that an audit asks, for a model that is asked elsewhere."""
     audit = context.component("audit", stage.table("audit", stage.audit), "audit")
     if not isinstance(audit, PolicyAudit):
-        raise RecipeError(
-            f"{context.where}.audit: {offer_of(audit)} asks in a way of its own, so its questions cannot "
-            f"be prepared. Those of {POLICY!r} can."
-        )
+        why = f"{offer_of(audit)} asks in a way of its own, so its questions cannot be prepared"
+        raise RecipeError(f"{context.where}.audit: {why}. Those of {POLICY!r} can.")
     recorder = Recorder()
     for use in stage.data:
         dataset = context.dataset(use.dataset)
@@ -198,7 +194,7 @@ def questions_of(stage: AuditStage, context: StageContext) -> PromptExport:
 def read_key(path: Path) -> dict[str, Any]:
     """Read a key."""
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(plain_file(path).read_text(encoding="utf-8"))
         if not isinstance(result["preparation"], str) or not isinstance(result["stage"], str):
             raise TypeError("preparation and stage must be text")
         _ = [hash(question["hash"]) for question in result["questions"].values()]
@@ -213,7 +209,9 @@ def read_key(path: Path) -> dict[str, Any]:
 def read_answers(path: Path, key: Mapping[str, Any]) -> RecordedAnswers:
     """Read a file of answers, one for every question of a key."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # an answer may hold other line ends
+        lines = (
+            plain_file(path).read_text(encoding="utf-8-sig").split("\n")
+        )  # answers may hold other line ends
     except FileNotFoundError as cause:
         raise DataError(f"{path}: no such file. Give lines of {{'id': …, 'text': …}}.") from cause
     except (OSError, UnicodeDecodeError) as cause:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from evidcore.api import DataError
+from evidcore.cache import plain_file
 from evidcore.data import file_hash
 from evidcore.data.stored import unreadable
 from evidcore.errors import NotDownloadedError
@@ -148,7 +149,7 @@ class Files:
         notes = self.folder / FETCHED
         if self.repository is None or not notes.is_file():
             return {}
-        rows = map(json.loads, notes.read_text(encoding="utf-8").splitlines())
+        rows = map(json.loads, plain_file(notes).read_text(encoding="utf-8").splitlines())
         return {name: state for revision, name, state in rows if revision == self.repository.revision}
 
     def _note(self, names: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.api import Cache, DataError, MaskRef, VolumeRef, read
+from evidcore.cache import plain_file
 from evidcore.case import Query
 from evidcore.data import content_hash
 
@@ -57,7 +58,7 @@ def read_texts(path: Path) -> dict[str, tuple[str, ...]]:
         DataError: if the file cannot be used; names it and the template.
     """
     try:
-        table: Any = json.loads(path.read_text(encoding="utf-8"))
+        table: Any = json.loads(plain_file(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as cause:
         why = f"cannot be read as JSON ({cause})"
         raise DataError(f"{path}: {why}. Give queries = 'FILE', MedVol-R1's template.json.") from cause

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from evidcore.api import DataError, InlineOptions, Report
+from evidcore.cache import plain_file
 from evidcore.case import Split
 from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.m3d_stacks import PREPARED, RAW, homes, locate, same_text, tail
@@ -97,7 +98,7 @@ def _text(place: Path) -> tuple[str, str | None]:
     if not place.is_file():
         return "", None
     try:
-        return _findings(place.read_text(encoding="utf-8")), None
+        return _findings(plain_file(place).read_text(encoding="utf-8")), None
     except UnicodeDecodeError as cause:
         return "", f"{place}: is no text in UTF-8 ({cause}). Fetch it again, or save it as UTF-8."
 

@@ -11,6 +11,7 @@ from evidcore_plugin_tables.csv_rows import Row as Row
 from evidcore_plugin_tables.csv_rows import each_row
 
 from evidcore.api import DataError
+from evidcore.cache import plain_file
 from evidcore.data.stored import unreadable
 
 AGAIN = "Fetch it again from its publisher."
@@ -29,7 +30,7 @@ def read_json(path: Path) -> Any:
     if not path.is_file():
         raise unreadable(path, remedy="Check path; docs/reference/layouts.md lists what belongs there.")
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return json.loads(plain_file(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as cause:
         raise DataError(f"{path}: is not readable JSON ({cause}). {AGAIN}") from cause
 

@@ -14,7 +14,7 @@ import click
 from evidcore_plugin_tables.target_options import folder_intensity, target_argument
 
 from evidcore.api import DataError
-from evidcore.cache import write_atomically
+from evidcore.cache import plain_file, write_atomically
 from evidcore.case import Intensity, Split
 from evidcore.cli import CommandGroup
 from evidcore.cli.run import follow
@@ -152,7 +152,7 @@ def view(
     from evidcore_plugin_doctor.contact_sheet import KICKER, PICTURES_BYTES, gather, page
 
     path = out or Path(f"{target.resolve().stem}.html")
-    if path.exists() and KICKER.encode() not in path.read_bytes():
+    if path.exists() and KICKER.encode() not in plain_file(path).read_bytes():
         raise DataError(f"{path}: is there, and no page of this command. Give another --out, or move it.")
     sheets = []
     datasets = open_target(target, only, intensity)

@@ -86,7 +86,7 @@ def read_listing(path: Path, columns: Columns) -> Cases:
 def _question(row: Row, columns: Columns, line: int, where: str) -> Question:
     is_single = len(columns.options) == 1
     asked = QuestionColumns(
-        answer_is="letter" if re.fullmatch("[A-Za-z]", row[columns.answer]) else "text",
+        answer_is=None if re.fullmatch("[A-Za-z]", row[columns.answer]) else "text",
         option_columns=() if is_single else columns.options,
         options_column=columns.options[0] if is_single else "",
         question_column=columns.question,

@@ -1,7 +1,6 @@
 """Readers `model-reader` and `policy-reader`: a vision-language model, or the policy, asked about crops."""
 
 import functools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +12,7 @@ from evidcore.api import Case, DataError, Policy, Prompt, Reader, TextPart, Visu
 from evidcore.compute.loading import device_of
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import NotDownloadedError
-from evidcore.model.assemble import assemble, load, vision_of
+from evidcore.model import assemble
 from evidcore.model.language import Pretrained
 from evidcore.model.parts import build_encoder
 from evidcore.model.policy import VLMPolicy
@@ -71,10 +70,8 @@ class ModelReader(Reader):
     def ready(self) -> None:
         """Look for the weights; none are loaded."""
         if self._source.folder and not (Path(self._source.folder) / "config.json").is_file():
-            raise DataError(
-                f"model-reader: {self._source.folder!r} holds no config.json. Name a folder that "
-                "save_pretrained or `evid export` wrote."
-            )
+            remedy = "Name a folder that save_pretrained or `evid export` wrote."
+            raise DataError(f"model-reader: {self._source.folder!r} holds no config.json. {remedy}")
         if missing := self._source.missing_weights():
             raise NotDownloadedError(f"model-reader: {missing}")
 
@@ -87,22 +84,13 @@ class ModelReader(Reader):
         """Load the model; nothing of it is trained."""
         self.ready()
         device = device_of(self._device, "model-reader")
-        kind = ""
-        if self._source.folder:
-            config = Path(self._source.folder) / "config.json"
-            try:
-                kind = str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
-            except (OSError, ValueError, AttributeError, RecursionError) as cause:
-                raise DataError(
-                    f"model-reader: {config} cannot be read ({cause}). Name a model's folder."
-                ) from cause
-        if kind == VolumeVLMConfig.model_type:
-            model, processor = load(Path(self._source.folder))
+        if self._source.folder and isinstance(self._source.vision(), VolumeVLMConfig):
+            model, processor = assemble.load(Path(self._source.folder))
         else:
             language, tokenizer = self._source.load()
-            seeing = build_encoder(self._encoder, vision_of(language.config))
+            seeing = build_encoder(self._encoder, assemble.vision_of(language.config))
             seeing.load_from(language)
-            model, processor = assemble(
+            model, processor = assemble.assemble(
                 language, tokenizer, seeing, encoder_table=self._encoder, bridge_table=MERGER,
                 view_table=SLICES,
             )  # fmt: skip

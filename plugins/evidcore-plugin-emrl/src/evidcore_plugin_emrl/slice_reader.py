@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from evidcore.api import Case, Crop, DataError, EncoderInput, InlineOptions, Reader, prepare
+from evidcore.cache import plain_file
 from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, ImageQuestion
 from evidcore.data import read_geometry
@@ -74,10 +75,9 @@ class SliceReader(Reader):
     def ready(self) -> None:
         """Load `pretrained` weights."""
         if self.network is None and self._pretrained is None:
-            raise DataError(
-                "slice-reader: was never fitted. Put a fit stage with its service as component above the "
-                "stage that uses it, or name a folder that such a stage wrote: pretrained = '…'."
-            )
+            remedy = "Put a fit stage with its service as component above the stage that uses it, or name a"
+            remedy += " folder that such a stage wrote: pretrained = '…'."
+            raise DataError(f"slice-reader: was never fitted. {remedy}")
         if self.network is None and self._pretrained is not None:
             self.load(self._pretrained)
 
@@ -113,17 +113,14 @@ class SliceReader(Reader):
         """
         geometry = read_geometry(crop.volume)
         first, stop, y0, y1, x0, x1 = geometry.box_of(crop)
+        (_, height, width), shows = geometry.shape_zyx, ""
         if crop.drawing is not None and crop.drawing.kind != "picture":
-            raise DataError(
-                f"{crop.volume.path}: slice-reader reads whole slices, and what is drawn of them is "
-                f"{crop.drawing.mark()!r}. Ask about the slice."
-            )
-        _, height, width = geometry.shape_zyx
-        if (y0, y1, x0, x1) != (0, height, 0, width):
-            raise DataError(
-                f"{crop.volume.path}: slice-reader reads whole slices, and the crop shows y {y0}..{y1}, "
-                f"x {x0}..{x1} of {height} x {width}. Ask about the slice."
-            )
+            shows = f"what is drawn of them is {crop.drawing.mark()!r}"
+        elif (y0, y1, x0, x1) != (0, height, 0, width):
+            shows = f"the crop shows y {y0}..{y1}, x {x0}..{x1} of {height} x {width}"
+        if shows:
+            why = f"slice-reader reads whole slices, and {shows}. Ask about the slice."
+            raise DataError(f"{crop.volume.path}: {why}")
         size = (stop - first, *self.size_yx)
         given = EncoderInput(size_zyx=size, spacing_mm_zyx=None, windows=self.windows, any_depth=True)
         return prepare(crop, given).movedim(0, 1)
@@ -155,17 +152,19 @@ class SliceReader(Reader):
         for file in (words, path):
             if not file.is_file():
                 raise unreadable(file, remedy="Name the checkpoint folder of a fit stage.")
-        known: dict[str, Any] = json.loads(words.read_text(encoding="utf-8"))
-        if known["network"] != self.described():
-            raise DataError(
-                f"{words}: was fitted as {known['network']}, and this slice-reader is {self.described()}. "
-                "Give it the options that it was fitted with."
-            )
-        network = self.blank_network(len(known["findings"]))
+        try:
+            known = json.loads(plain_file(words).read_text(encoding="utf-8"))
+            fitted_as, findings, thresholds = (known[key] for key in ("network", "findings", "thresholds"))
+        except (ValueError, TypeError, KeyError, RecursionError) as cause:
+            raise DataError(f"{words}: is not as a fit stage writes it ({cause!r}). Fit it anew.") from cause
+        if fitted_as != self.described():
+            why = f"was fitted as {fitted_as}, and this slice-reader is {self.described()}"
+            raise DataError(f"{words}: {why}. Give it the options that it was fitted with.")
+        network = self.blank_network(len(findings))
         load_weights(network, path, "Fit it anew.")
         self.network = network.eval()
         self._read.clear()
-        self.findings, self.thresholds = tuple(known["findings"]), tuple(known["thresholds"])
+        self.findings, self.thresholds = tuple(findings), tuple(thresholds)
 
     def described(self) -> dict[str, Any]:
         """Return the options that weights belong to, as JSON has them."""

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from evidcore.api import Case, Encoder, EncoderInput, InlineOptions, Patches
+from evidcore.cache import plain_file
 from evidcore.compute.loading import TELLING, load_weights, refuse_random
 from evidcore.contracts import FitLog, Grid
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
@@ -99,7 +100,7 @@ class SliceEncoder(Encoder):
         """Load the named weights, and the mean and spread of what they were trained on."""
         if not self.source:
             return
-        local = Path(self.source).expanduser()
+        local = plain_file(Path(self.source).expanduser())
         place, _, revision = (str(local), "", "") if local.is_dir() else self.source.partition("@")
         try:
             scales = self.read(place, revision or None)
@@ -152,10 +153,9 @@ class SliceEncoder(Encoder):
         height, width = slices.shape[-2:]
         step = round((height * width / result.shape[1]) ** 0.5)
         if (height // step) * (width // step) != result.shape[1]:
-            raise RecipeError(
-                f"model.encoder.model: {self.model!r} gives {result.shape[1]} tokens for "
-                f"{height} x {width} pixels, which is no grid of square patches. Choose another model."
-            )
+            why = f"{self.model!r} gives {result.shape[1]} tokens for {height} x {width} pixels"
+            remedy = "which is no grid of square patches. Choose another model."
+            raise RecipeError(f"model.encoder.model: {why}, {remedy}")
         return result.reshape(result.shape[0], height // step, width // step, self.width)
 
 
@@ -266,7 +266,7 @@ class HfSlices(SliceEncoder):
         self.body, info = type(self.body).from_pretrained(
             place, revision=revision, config=ours, use_safetensors=True, dtype=torch.float32, **TELLING
         )
-        refuse_random(place, info)
+        refuse_random(place, info, unused=("text_model.", "text_projection", "visual_projection", "logit_"))
         images: Any = transformers.AutoImageProcessor.from_pretrained(place, revision=revision)
         return images.image_mean, images.image_std
 

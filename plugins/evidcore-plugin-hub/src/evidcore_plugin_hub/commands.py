@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from evidcore.cli import printer
 from evidcore.errors import PluginError, RecipeError, did_you_mean, printable
 from evidcore.registry import LOCK
 
@@ -47,11 +48,10 @@ def _tell(
     Alarms and notes are shown; with `shows_fine` also what is fine of all rewards together, and of what one
     reward checks of itself.
     """
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console, told = Console(highlight=False, soft_wrap=True), []
+    console, told = printer(), []
     for result in results:
         told.append(result)
         package = f" from {result['package']} {result['version']}".rstrip() if result["package"] else ""

@@ -1,8 +1,11 @@
+import json
 from pathlib import Path
 
 import pytest
 from evidcore_plugin_lab.ablation.outcome import judged
-from evidcore_plugin_lab.ablation.tables import LATEX, SUMMARY, without_places, written
+from evidcore_plugin_lab.ablation.tables import LATEX, RESULT, SUMMARY, read, without_places, written
+
+from evidcore.errors import RunError
 
 METRIC = {"stage": "03-evaluate", "name": "choice_a", "metric": "strict_accuracy", "unit": None}
 METRIC["label"] = "right & strict"
@@ -146,3 +149,20 @@ def test_paths_below_the_root_are_relative_and_the_home_folder_is_a_tilde(tmp_pa
     assert without_places(text, tmp_path) == 'a = "recipes/x.toml"\nb = "."\nc = "/elsewhere/ct"\n'
     text = f'a = "{Path.home()}/scans/ct"\nb = "{Path.home()}"\n'
     assert without_places(text, tmp_path) == 'a = "~/scans/ct"\nb = "~"\n'
+
+
+OF_ANOTHER = row({**F1, "name": "other"}, 0.1, 0.0, 0.2, arm="shut", p_holm=None, detectable=None)
+CHANGED = [
+    ("arms", ["shut"]), ("seeds", 5), ("rows", [{}]), ("metrics", [{"name": 3}]), ("effects", "x"),
+    ("rows", [row(METRIC, 0.4, "low", 0.45, arm="shut")]), ("differences", [OF_ANOTHER]),
+    ("reference_lines", {"line": 1}), ("made_with", {"packages": 3}), ("claims", [{**OF_ANOTHER, "by": {}}]),
+]  # fmt: skip
+STRANGE = [json.dumps({**FOUND, name: value}).encode() for name, value in CHANGED]
+STRANGE += [b"[1]", b"{", b"{}", b"[" * 100_000, b"null", b"\xff"]
+
+
+@pytest.mark.parametrize("content", STRANGE)
+def test_a_result_of_a_stranger_is_refused_by_name(tmp_path, content):
+    (tmp_path / RESULT).write_bytes(content)
+    with pytest.raises(RunError, match=r"ablation\.json: is not as evidcore writes it \(.*Give the folder"):
+        read(tmp_path)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from evidcore.api import DataError
+from evidcore.cache import plain_file
 from evidcore.data.stored import unreadable
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():  # of an odd pickle, which is then refused
             warnings.simplefilter("ignore", UserWarning)
-            held: Any = torch.load(path, map_location="cpu", weights_only=True)
+            held: Any = torch.load(plain_file(path, is_text=False), map_location="cpu", weights_only=True)
     except FileNotFoundError as cause:
         raise unreadable(path, cause) from cause
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as cause:

@@ -115,7 +115,7 @@ class Session(SegmenterSession):
             return greys(plane, *self._segmenter.window_hu)
         if self._segmenter.arbitrary == "percentiles":
             if self._ends is None:
-                self._ends = self.volume.percentile_ends
+                self._ends = volume_cache.percentile_ends(self.volume.ref)
             low, high = self._ends
             return greys(plane, low, high if high > low else low + 1)
         if plane.min() < 0 or plane.max() > 255:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from evidcore.api import DataError
+from evidcore.cache import plain_file
 from evidcore.errors import RecipeError
 from evidcore_plugin_medsam2.checkpoint import fill, read_checkpoint
 
@@ -76,7 +77,7 @@ class Source:
         if self.folder and not (recipe_folder / self.folder / "config.json").is_file():
             why = f"{recipe_folder / self.folder}: holds no config.json"
             raise DataError(f"{why}. Name a folder that save_pretrained wrote, or a checkpoint as `file`.")
-        place = str(recipe_folder / self.folder) if self.folder else self.id
+        place = str(plain_file(recipe_folder / self.folder)) if self.folder else self.id
         revision = self.revision or None
         try:
             config = transformers.AutoConfig.from_pretrained(place, revision=revision)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Lt
 
 from evidcore.api import Answer, Box, Case, DataError, Prompt, Span, Task, TextPart, View, VisualPart
+from evidcore.cache import plain_file
 from evidcore.case import Evidence, Part, Query
 from evidcore.errors import PluginError
 from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, Form, read
@@ -265,7 +266,7 @@ def read_descriptions(path: Path) -> dict[str, tuple[str, ...]]:
         DataError: if it cannot be used; names the file and the entry.
     """
     try:
-        table: Any = json.loads(path.read_text(encoding="utf-8"))
+        table: Any = json.loads(plain_file(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as cause:
         file = 'an object of mask names with a list of texts each, {"liver": ["the largest gland"]}'
         remedy = f"Give descriptions = 'FILE', {file}."

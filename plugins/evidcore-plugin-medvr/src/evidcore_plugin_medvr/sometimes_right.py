@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 
 from evidcore.api import Case, DataError, Dataset
-from evidcore.cache import key_of
+from evidcore.cache import key_of, plain_file
 from evidcore.case import Split
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class SometimesRight(Dataset):
     def _rates(self) -> dict[tuple[str, str], float]:
         """Return the share of right samples by case and question."""
         try:
-            lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+            lines = [json.loads(line) for line in plain_file(self._path).read_text("utf-8").splitlines()]
         except (OSError, ValueError, RecursionError) as cause:
             raise DataError(f"sometimes-right: {self._path} cannot be read as answers: {cause}") from cause
         return dict(self._rate(number, line) for number, line in enumerate(lines, start=1))

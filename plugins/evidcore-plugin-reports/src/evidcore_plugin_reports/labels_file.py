@@ -20,6 +20,7 @@ from annotated_types import Ge, Gt
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from evidcore.api import DataError, Finding, Labeler, Span
+from evidcore.cache import plain_file
 from evidcore.case import Side, State
 from evidcore.contracts import LabelError
 from evidcore.registry.factory import show
@@ -80,17 +81,14 @@ class LabelsFile(Labeler):
             self._known = _by_text(self.path, self.sha256)
         digest = hashlib.sha256(text.encode()).hexdigest()
         if digest not in self._known:
-            raise LabelError(
-                f"{self.path}: holds no text with sha256 {digest}, of {len(text)} characters. Label it, or "
-                "compare how the text was read when the file was made: white space counts."
-            )
+            why = f"holds no text with sha256 {digest}, of {len(text)} characters. Label it, or compare how"
+            why += " the text was read when the file was made: white space counts."
+            raise LabelError(f"{self.path}: {why}")
         case, findings = self._known[digest]
         for number, finding in enumerate(findings):
             if finding.span is not None and finding.span.end > len(text):
-                raise DataError(
-                    f"{self.path}: cases.{case}.findings[{number}].span: ends at {finding.span.end}, but the "
-                    f"text has {len(text)} characters."
-                )
+                why = f"ends at {finding.span.end}, but the text has {len(text)} characters"
+                raise DataError(f"{self.path}: cases.{case}.findings[{number}].span: {why}.")
         return findings
 
 
@@ -122,15 +120,13 @@ def _finding(entry: _FindingEntry, where: str) -> Finding:
 
 def _read(path: Path, sha256: str) -> _File:
     try:
-        content = path.read_bytes()
+        content = plain_file(path).read_bytes()
     except OSError as cause:
         raise DataError(f"{path}: cannot be read: {cause.strerror}. Check `path`.") from cause
     result = hashlib.sha256(content).hexdigest()
     if result != sha256:
-        raise DataError(
-            f"{path}: has sha256 {result}, not {sha256!r} as the recipe says. If this is the file you mean, "
-            f'write: sha256 = "{result}"'
-        )
+        why = f"has sha256 {result}, not {sha256!r} as the recipe says"
+        raise DataError(f'{path}: {why}. If this is the file you mean, write: sha256 = "{result}"')
     try:
         table = json.loads(content, object_pairs_hook=once)
     except (ValueError, RecursionError) as cause:

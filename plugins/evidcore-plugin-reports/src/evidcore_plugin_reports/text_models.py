@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from evidcore.api import DataError
+from evidcore.cache import plain_file
 from evidcore.compute.loading import TELLING, device_of, refuse_random
 
 log = logging.getLogger(__name__)
@@ -63,10 +64,8 @@ class Pretrained:
         if len(given) != 1:
             raise ValueError(f"must name folder or id, and one alone, not {' and '.join(given) or 'neither'}")
         if bool(self.id) != bool(self.revision):
-            raise ValueError(
-                f"id and revision go together: without a commit the same recipe may mean another model "
-                f"tomorrow; got id = {self.id!r}, revision = {self.revision!r}"
-            )
+            why = "id and revision go together: without a commit a recipe may mean another model tomorrow"
+            raise ValueError(f"{why}; got id = {self.id!r}, revision = {self.revision!r}")
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:<number>, not {self.device!r}")
 
@@ -82,7 +81,7 @@ class TextModel:
         recipe_folder: where a relative folder starts.
         who: whom messages speak of, with the model.
         kind: one of transformers' Auto classes.
-        unused: beginnings of weights that the model may lack.
+        unused: beginnings of weights that the model may lack, or have no place for.
         check: raises an error for a configuration and a tokenizer of no use.
     """
 
@@ -156,17 +155,14 @@ class TextModel:
     def _name(self) -> str:
         if not self.named.folder:
             return self.named.id
-        folder = self.recipe_folder / self.named.folder
+        folder = plain_file(self.recipe_folder / self.named.folder)
         if not (folder / "config.json").is_file():
-            raise DataError(
-                f"{self.who}: {str(folder)!r} holds no config.json. Name a folder that save_pretrained "
-                "wrote, or a model on the Hub by id and revision."
-            )
+            remedy = "Name a folder that save_pretrained wrote, or a model on the Hub by id and revision."
+            raise DataError(f"{self.who}: {str(folder)!r} holds no config.json. {remedy}")
         if not any(folder.glob("*.safetensors")):
-            raise DataError(
-                f"{self.who}: {str(folder)!r} holds no weights as safetensors, and a pickle may run code "
-                "when it is read. Put its model.safetensors there, as save_pretrained writes it."
-            )
+            why = "holds no weights as safetensors, and a pickle may run code when it is read"
+            remedy = "Put its model.safetensors there, as save_pretrained writes it."
+            raise DataError(f"{self.who}: {str(folder)!r} {why}. {remedy}")
         return str(folder)
 
 
@@ -178,7 +174,7 @@ def encoder(named: Pretrained, recipe_folder: Path, who: str) -> TextModel:
             what = f"is an encoder with a decoder ({config.model_type})"
             raise DataError(f"{who}: {what}. Name an encoder, such as one of sentence-transformers.")
 
-    return TextModel(named, recipe_folder, who, unused=["pooler."], check=check)
+    return TextModel(named, recipe_folder, who, unused=["pooler.", "cls.", "lm_head."], check=check)
 
 
 def states(encoder: TextModel, texts: Sequence[Tokens], layer: int = -1) -> Iterator[tuple[int, States]]:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from evidcore.api import Case, DataError, Dataset, InlineOptions
+from evidcore.cache import plain_file
 from evidcore.case import Split
 from evidcore.data.files import file_state
 from evidcore.data.reading import read_error
@@ -139,7 +140,7 @@ class CaseTable(Dataset):
         settings = {name: getattr(self, name) for name in names} | {"on_missing": self.on_missing.missing}
         text = json.dumps(settings, sort_keys=True, default=dataclasses.asdict)
         digest = hashlib.blake2b(text.encode(), digest_size=16)
-        digest.update(self.file.read_bytes() if self.file.exists() else b"")
+        digest.update(plain_file(self.file).read_bytes() if self.file.exists() else b"")
         for case in self._every():
             for file in files_of(case):
                 state = file_state(file)

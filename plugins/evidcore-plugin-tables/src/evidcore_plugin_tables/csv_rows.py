@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.api import DataError
+from evidcore.cache import plain_file
 from evidcore.data.stored import unreadable
 from evidcore.errors import did_you_mean
 
@@ -135,7 +136,7 @@ def all_columns(names: Collection[str], remedy: str = "Rename one.") -> str:
 def check_there(table: Path) -> None:
     """Raise DataError if there is no such table."""
     remedy = "Check path and table of the dataset."
-    if table.is_dir():
+    if plain_file(table).is_dir():
         raise DataError(f"{table}: is a folder. {remedy}")
     if not table.is_file():
         raise unreadable(table, remedy=remedy)

@@ -27,7 +27,10 @@ SPLITS: Mapping[str, Split] = meanings("splits")
 SEPARATORS = ("|", ";", "\n", "/", ",")
 _LETTERED = re.compile(rf"(?:(?:option|choice|answer)[ _-]?)?([{LETTERS}]|[1-9])", re.IGNORECASE)
 _LOOKED_AT = 200  # records
-_FORMS: Sequence[tuple[AnswerForm, int]] = (("letter", 0), ("text", 0), ("index", 0), ("index", 1))
+_FORMS: Mapping[tuple[AnswerForm, int], str] = {
+    ("letter", 0): "a letter", ("text", 0): "an option's text", ("index", 0): "a number from 0",
+    ("index", 1): "a number from 1",
+}  # fmt: skip
 _MOST = 0.5  # of the cells that must read as what a column is taken for
 
 
@@ -87,7 +90,8 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
         raise DataError(_unplaced(table, scans, missing, names))
     assert given is not None
     options |= given
-    options |= _answers(table, first, {**given, "question_column": found["question"]}, found["answer"])
+    asked = {**given, "question_column": found["question"]}
+    options |= _answers(table, numbered[:_LOOKED_AT], asked, found["answer"])
     if "split" in found:
         options |= _splits(table, records, found["split"])
     used = {*found.values(), *given.get("option_columns", USUAL_OPTIONS), "masks", "boxes"}
@@ -133,31 +137,45 @@ def _options(
     return {} if tuple(columns) == USUAL_OPTIONS else {"option_columns": columns}
 
 
-def _answers(table: Path, records: Sequence[Record], given: Mapping[str, Any], column: str) -> dict[str, Any]:
+def _answers(
+    table: Path, numbered: Sequence[tuple[str, Record]], given: Mapping[str, Any], column: str
+) -> dict[str, Any]:
     """Return how the answers are written."""
-    counts = {}
+    read: dict[tuple[AnswerForm, int], list[int | None]] = {}  # which option each names, by form
     mistakes: list[str] = []
     for form, first in _FORMS:
         columns = QuestionColumns(**given, answer_column=column, answer_is=form, first_index=first)
-        columns = columns.among(records[0])
-        counts[form, first] = sum(_reads(record, columns, str(table), mistakes) for record in records)
-    form, first = max(counts, key=lambda key: counts[key])  # of equals the first: letters before numbers
-    if counts[form, first] <= _MOST * len(records):
+        columns = columns.among(numbered[0][1])
+        read[form, first] = [_named(record, columns, str(table), mistakes) for _, record in numbered]
+    counts = {key: len(places) - places.count(None) for key, places in read.items()}
+    best = max(counts, key=lambda key: counts[key])  # of equals the first
+    if counts[best] <= _MOST * len(numbered):
         why = f"column {column!r} was taken for {WHAT['answer']}, and most of its cells name no option"
         raise DataError(f"{table}: {why}: {mistakes[0]} Say another column with --column answer=NAME.")
-    if form == "index" and counts["index", 0] == counts["index", 1]:
-        why = f"the numbers in column {column!r} fit options that are counted from 0 and from 1"
-        raise DataError(f"{table}: {why}. Write letters or the options' texts in their place.")
-    return {**({"answer_is": form} if form != "letter" else {}), **({"first_index": first} if first else {})}
+    form, first = best
+    reading: dict[str, Any] = {"first_index": first} if first else {}
+    reading |= {"answer_is": form} if form != "letter" else {}
+    for other, places in read.items():
+        pairs = zip(numbered, read[best], places, strict=True)
+        clash = next((at for at, *both in pairs if None not in both and both[0] != both[1]), None)
+        if clash is not None and counts[other] == counts[best]:
+            why = f"{shown(clash[1][column])} is one option as {_FORMS[best]}, another as {_FORMS[other]}"
+            remedy = (
+                "As many rows read so as so. Write longer options, as 'grade A', and their texts as answers."
+            )
+            raise DataError(f"{table}: {clash[0]}: column {column!r}: {why}. {remedy}")
+        reading |= {"answer_is": form} if clash else {}
+    return reading
 
 
-def _reads(record: Record, columns: QuestionColumns, where: str, mistakes: list[str]) -> bool:
-    """Tell whether a record is a question with its answer."""
+def _named(record: Record, columns: QuestionColumns, where: str, mistakes: list[str]) -> int | None:
+    """Return which option a record's answer names; None where it is no question with its answer."""
     try:
-        return question_of(record, columns, "", where, yes_or_no=True) is not None
+        question = question_of(record, columns, "", where, yes_or_no=True)
     except DataError as mistake:
         mistakes.append(str(mistake))
-        return False
+        return None
+    return None if question is None else question.answer
 
 
 def _splits(table: Path, records: Sequence[Record], column: str) -> dict[str, Any]:
@@ -165,10 +183,9 @@ def _splits(table: Path, records: Sequence[Record], column: str) -> dict[str, An
     words = dict.fromkeys(written(record.get(column)) for record in records)
     unknown = [word for word in words if word.casefold() not in SPLITS]
     if unknown:
-        raise DataError(
-            f"{table}: column {column!r} was taken for the split, and {shown(unknown[0])} is none. Call the "
-            f"splits train, validation and test, or rename the column: patients are then shared out."
-        )
+        why = f"column {column!r} was taken for the split, and {shown(unknown[0])} is none"
+        remedy = "Call them train, validation and test, or rename the column: patients are then shared out."
+        raise DataError(f"{table}: {why}. {remedy}")
     names = {word: SPLITS[word.casefold()] for word in words if word not in get_args(Split)}
     return {"split_names": names} if names else {}
 

@@ -29,7 +29,8 @@ class QuestionColumns:
 
     Args:
         answer_is: how the answer is written: "letter" (A is the first option), "index" or "text". Where the
-            options are yes and no, these words are read too.
+            options are yes and no, these words are read too. Left out, it is "letter", and one that is the
+            text of another option is refused.
         first_index: what the first option is called where answers are indices: 0 or 1. Left out, it is 0 if
             an answer is 0.
         option_columns: one column an option, in the order of the letters; empty cells at the end are
@@ -42,7 +43,7 @@ class QuestionColumns:
         kind_column: column name; "" where there is none.
     """
 
-    answer_is: AnswerForm = "letter"
+    answer_is: AnswerForm | None = None
     first_index: Annotated[int, Ge(0), Le(1)] | None = None
     option_columns: tuple[str, ...] = USUAL_OPTIONS
     options_column: str = ""
@@ -190,28 +191,28 @@ def _without_letters(options: list[str]) -> list[str]:
 
 def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, where: str) -> int:
     """Return which option is right, counted from 0."""
-    first = columns.first_index or 0
-    place = _READERS[columns.answer_is](value, options, first)
+    first, form = columns.first_index or 0, columns.answer_is or "letter"
+    place = _READERS[form](value, options, first)
     if place is None:
         place = _by_yes_or_no(value, options)
+    where = f"{where}, column {columns.answer_column!r}"
     if place is not None and 0 <= place < len(options):
+        if columns.answer_is is None and _by_text(value, options, first) not in (None, place):
+            why = f"{shown(value)} is the letter of {shown(options[place])} and the text of another option"
+            remedy = 'Write answer_is = "letter" or "text" on the dataset, or longer options, as "grade A".'
+            raise DataError(f"{where}: {why}. {remedy}")
         return place
     expected = {
         "letter": f"a letter from A to {LETTERS[len(options) - 1]}",
         "index": f"a whole number from {first} to {first + len(options) - 1}",
         "text": f"the text of one of {_all_shown(options)}",
-    }[columns.answer_is]
-    why = f"{where}, column {columns.answer_column!r}: expected {expected}, got {shown(value)}"
-    raise DataError(f"{why}. Correct the cell{_other_form(value, options, columns)}.")
-
-
-def _other_form(value: Any, options: tuple[str, ...], columns: QuestionColumns) -> str:
-    """Return the option of the dataset under which the value would be an answer, as words."""
-    for form, reader in _READERS.items():
-        place = reader(value, options, columns.first_index or 0)
-        if form != columns.answer_is and place is not None and 0 <= place < len(options):
-            return f', or set answer_is = "{form}" on the dataset if all are written so'
-    return ""
+    }[form]
+    remedy = "Correct the cell"
+    for other, reader in _READERS.items():
+        if (place := reader(value, options, first)) is not None and 0 <= place < len(options):
+            remedy += f', or set answer_is = "{other}" on the dataset if all are written so'
+            break
+    raise DataError(f"{where}: expected {expected}, got {shown(value)}. {remedy}.")
 
 
 def _by_letter(value: Any, options: tuple[str, ...], first: int) -> int | None:

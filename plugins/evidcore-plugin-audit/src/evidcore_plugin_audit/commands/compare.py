@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evidcore.cli import printer
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -47,11 +49,8 @@ def compare(
         rows = {name: json.loads(table.to_json(**form)) for name, table in tables.items()}
         click.echo(json.dumps({**sides, "notes": result.notes, **rows}, indent=1))
         return
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True)
-    head = f"{result.after} minus {result.before}, {result.metric}"
-    console.print(head, markup=False)
+    console = printer()
+    console.print(f"{result.after} minus {result.before}, {result.metric}")
     values = result.questions[["before", "after"]].to_numpy()
     is_share = values.min() >= 0 and values.max() <= 1
     _print_table("task", result.by_task(), is_share=is_share)
@@ -59,7 +58,7 @@ def compare(
         click.echo()
         _print_table("finding", findings, is_share=is_share)
     for note in result.notes:
-        console.print(f"note: {note}", style="yellow", markup=False)
+        console.print(f"note: {note}", style="yellow")
     if wanted is not None:
         signed = result.questions.query("change < 0" if wanted == "worse" else "change > 0")
         click.echo(f"\n{len(signed)} {wanted}")  # the largest change first; texts may be a patient's
@@ -72,9 +71,7 @@ def compare(
 
 
 def _print_table(title: str, changes: pd.DataFrame, *, is_share: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     def figure(value: float) -> str:
         return f"{100 * value:.1f} %" if is_share else f"{value:.3f}"
@@ -85,7 +82,7 @@ def _print_table(title: str, changes: pd.DataFrame, *, is_share: bool) -> None:
     for row in changes.itertuples():
         interval = row.note or f"{figure(row.low)} to {figure(row.high)}"
         table.add_row(
-            Text(row.name), str(row.questions), figure(row.before), figure(row.after),
+            row.name, str(row.questions), figure(row.before), figure(row.after),
             f"{'+' if row.change > 0 else ''}{figure(row.change)}", interval, str(row.better), str(row.worse),
         )  # fmt: skip
-    Console(highlight=False, width=WIDTH).print(table)
+    printer(soft_wrap=False, width=WIDTH).print(table)

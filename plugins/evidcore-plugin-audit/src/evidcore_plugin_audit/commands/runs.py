@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evidcore.cli import printer
 from evidcore_plugin_audit.commands.compare import WIDTH
 
 if TYPE_CHECKING:
@@ -75,7 +76,6 @@ def _row(folder: Path) -> dict[str, Any]:
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -98,4 +98,4 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
             cell(row["state"], _COLOURS.get(row["state"], "red")) + cell(at),
             cell(row["time"][:16].replace("T", " ")), cell("; ".join(headlines)),
         )  # fmt: skip
-    Console(highlight=False, width=WIDTH).print(table)
+    printer(soft_wrap=False, width=WIDTH).print(table)

@@ -11,6 +11,7 @@ from typing import Any
 from evidcore_testing import check_construction
 
 from evidcore.api import Case, Finding, Report, Reward, Task, VolumeRef, find
+from evidcore.cache import plain_file
 from evidcore.contracts.judging import Checked
 from evidcore.errors import EvidError, RecipeError
 from evidcore.prompts.rows import PromptSet, PromptSource, Row, prompt_sets
@@ -121,7 +122,7 @@ def _of_component(target: Target) -> Iterator[Checked]:
         says = "its construction reads no file and opens no socket"
         yield Checked(check="construction", outcome="fine", says=says)
     if target.folder:
-        readme = Path(target.folder) / "README.md"
+        readme = plain_file(Path(target.folder) / "README.md")
         has_card = readme.is_file() and bool(card_in(readme.read_text(encoding="utf-8"), str(readme)))
     else:
         has_card = bool(card(target.offer.package)) or target.offer.package == "evidcore"
@@ -162,7 +163,7 @@ def _stages(target: Target) -> Iterator[Stage]:
 def _first_step(path: Path) -> list[list[float]]:
     """Return the totals of a run's first answers, by group."""
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        lines = [json.loads(line) for line in plain_file(path).read_text("utf-8").split("\n") if line]
         first = [line for line in lines if line["step"] == lines[0]["step"]]
         totals = [[float(answer["total"]) for answer in line["rollouts"]] for line in first]
         if not totals or not all(totals):

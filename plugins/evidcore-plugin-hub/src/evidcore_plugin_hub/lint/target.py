@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.api import find
+from evidcore.cache import plain_file
 from evidcore.errors import EvidError, PluginError
 from evidcore.registry import KIND_NAMES, Offer, offers
 from evidcore_plugin_hub.worker import Broken, Late, Raised, Worker
@@ -97,7 +98,7 @@ def _of_folder(folder: Path, kind: str) -> list[Offer]:
     """Return what a package's pyproject.toml offers; nothing of it is imported."""
     file = folder / "pyproject.toml"
     try:
-        project: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        project: dict[str, Any] = tomllib.loads(plain_file(file).read_text(encoding="utf-8"))["project"]
     except (OSError, ValueError, KeyError) as cause:
         raise PluginError(f"{file}: is no table of a project ({cause!r}). `evid new` makes one.") from cause
     package, version = str(project.get("name", folder.name)), str(project.get("version", ""))

@@ -19,6 +19,7 @@ from importlib import resources
 _TABLES = tomllib.loads((resources.files(__package__) / "code_look.toml").read_text(encoding="utf-8"))
 CAPABILITIES: Mapping[str, str] = {name: table["about"] for name, table in _TABLES["reach"].items()}
 _HARMLESS: Mapping[str, list[str]] = _TABLES["harmless"]
+MOST_PARTS = 50  # of a dotted name
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _OF_TYPES = (
     ast.BinOp, ast.BitOr, ast.Constant, ast.List, ast.Load, ast.Subscript, ast.Tuple, ast.UnaryOp, ast.USub,
@@ -61,6 +62,7 @@ class CodeLook:
 
     def capabilities(self) -> Iterator[tuple[str, str]]:
         """Yield what it may reach, each with what shows it: ("network", "imports socket")."""
+        written = set[str]()  # methods: to write each of a long chain anew takes minutes
         for node in ast.walk(self._tree):
             reached = [f"imports {full}" for _, full in _imported(node, is_whole=True)]
             first, *rest = _parts(node)
@@ -71,7 +73,8 @@ class CodeLook:
                 fitting = (key for key, row in _TABLES["reach"].items() if _is_below(name, row["names"]))
                 if not _is_below(name, _TABLES["sound"]["names"]) and (key := next(fitting, None)):
                     yield key, what
-            if isinstance(node, ast.Attribute):
+            if isinstance(node, ast.Attribute) and node.attr not in written:
+                written.add(node.attr)
                 for key, row in _TABLES["reach"].items():
                     if node.attr in row["methods"]:
                         yield key, f"uses {ast.unparse(node)[-60:]}"
@@ -196,9 +199,13 @@ class CodeLook:
 
 def _parts(node: ast.AST) -> list[str]:
     """Return the parts of a dotted name that is read; an empty item of what is none."""
-    if isinstance(node, ast.Attribute):
-        return [*_parts(node.value), node.attr]
-    return [node.id if isinstance(node, ast.Name) else ""]
+    attributes = []
+    while isinstance(node, ast.Attribute):
+        attributes.append(node.attr)
+        node = node.value
+        if len(attributes) > MOST_PARTS:  # each is looked at with all before it
+            raise ValueError(f"a name has more than {MOST_PARTS} parts")
+    return [node.id if isinstance(node, ast.Name) else "", *reversed(attributes)]
 
 
 def _loaded(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:

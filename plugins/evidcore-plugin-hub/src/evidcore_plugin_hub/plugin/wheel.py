@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import hashlib
 import io
+import itertools
 import re
 import stat
 import sys
@@ -29,6 +30,7 @@ from evidcore_plugin_hub.trust.pins import file_digest, record_digest
 MOST_BYTES = 16 * 2**20  # of a wheel, and of what it unpacks to
 MOST_FILES = 1000
 MOST_PYTHON = 2**18  # bytes of one module: parsing takes 650 times as much
+MOST_OF_MODULES = 2**20  # bytes of all
 TEXTS = (".json", ".md", ".py", ".pyi", ".toml", ".txt", ".typed")
 _OF_METADATA = re.compile(
     r"METADATA|RECORD|WHEEL|entry_points\.txt|top_level\.txt|(licenses/.*)?(LICENSE|LICENCE|NOTICE|AUTHORS|COPYING)[\w.]*"
@@ -232,6 +234,8 @@ def _faults_of_texts(files: Mapping[str, bytes]) -> Iterator[str]:
             yield f"{path} holds control characters, {odd[0]!r} among them"
         if path.endswith(".py") and (len(content) > MOST_PYTHON or not _is_read_as_utf8(content)):
             yield f"{path} names another encoding, or is longer than {MOST_PYTHON} bytes"
+    if sum(len(content) for path, content in files.items() if path.endswith(".py")) > MOST_OF_MODULES:
+        yield f"its modules are longer than {MOST_OF_MODULES} bytes together"
 
 
 def _is_read_as_utf8(content: bytes) -> bool:
@@ -308,19 +312,19 @@ def _requirements(lines: list[str], wrong: list[str]) -> tuple[str, list[str]]:
 
 def _capabilities(files: Mapping[str, bytes], readme: str, wrong: list[str]) -> dict[str, str]:
     """Return what a plugin may reach as its card says, with what shows it; note what is not on the card."""
-    looks: dict[str, CodeLook] = {}
-    for path in (path for path in files if path.endswith(".py")):
-        try:
-            looks[path] = CodeLook(files[path].decode(), top_modules(files))
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as cause:
-            wrong.append(f"{path} is no Python that can be read ({type(cause).__name__}: {cause})")
-    classes = {name for look in looks.values() for name in look.classes}
-    classes -= {name for look in looks.values() for name in look.others}
+    looks, path = dict[str, CodeLook](), ""
     reach, loading = dict[str, str](), list[str]()
-    for path, look in looks.items():
-        look.classes = classes
-        reach |= {name: f"{path} {what}" for name, what in look.capabilities()}
-        loading += [f"{path} {what}" for what in look.runs_when_loaded()]
+    try:
+        for path in (name for name in files if name.endswith(".py")):
+            looks[path] = CodeLook(files[path].decode(), top_modules(files))
+        classes = {name for look in looks.values() for name in look.classes}
+        classes -= {name for look in looks.values() for name in look.others}
+        for path, look in looks.items():
+            look.classes = classes
+            reach |= {name: f"{path} {what}" for name, what in look.capabilities()}
+            loading += [f"{path} {what}" for what in itertools.islice(look.runs_when_loaded(), 30)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as cause:
+        wrong.append(f"{path} is no Python that can be read ({type(cause).__name__}: {cause})")
     if loading:
         reach["loading"] = "; ".join(loading)[:1900]
     try:

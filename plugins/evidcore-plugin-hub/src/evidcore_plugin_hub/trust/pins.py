@@ -22,7 +22,8 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evidcore.errors import PluginError, RunError, printable
+from evidcore.cache import plain_file
+from evidcore.errors import PluginError, RunError
 from evidcore.registry import LOCK, normal, offers, parse_toml
 from evidcore_plugin_hub.trust.names import is_known
 
@@ -56,10 +57,8 @@ def read(path: Path) -> dict[str, Pin]:
     Raises:
         PluginError: if it cannot be read, or a table lacks something.
     """
-    if path.exists() and not path.is_file():
-        raise PluginError(f"{path}: is no file, which would be waited for. Remove it.")
     try:
-        tables: Any = parse_toml(path.read_text(encoding="utf-8")).get("plugin", {})
+        tables: Any = parse_toml(plain_file(path).read_text(encoding="utf-8")).get("plugin", {})
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
@@ -173,7 +172,7 @@ def trust() -> dict[str, list[str]]:
     """
     file = trust_file()
     try:
-        table = parse_toml(file.read_text(encoding="utf-8")) if file.exists() else {}
+        table = parse_toml(plain_file(file).read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
         raise PluginError(f"{file}: cannot be read ({cause}).") from cause
     forms = {"allow": _NAMED, "deny": _NAMED, "python": re.compile("/.+")}
@@ -303,10 +302,10 @@ def print_verified(lock: Path, *, as_json: bool) -> None:
         click.echo(json.dumps({"lock": str(lock), "packages": result}, indent=1))
     for name, wrong in result.items() if not as_json else ():
         source = pinned[name].source if name in pinned else "not pinned"
-        state = click.style("changed", fg="red") if wrong else "as installed"
-        click.echo(f"{printable(packages.get(name, name)):34} {state}, {printable(source)}")
+        state = "changed" if wrong else "as installed"
+        click.echo(f"{packages.get(name, name):34} {state}, {source}")
         for line in wrong[:3]:
-            click.echo(f"  {printable(line)}")
+            click.echo(f"  {line}")
     edited = len(packages.keys() - result.keys())
     click.echo(f"{len(result)} compared, {edited} edited in place", err=as_json)
     if any(result.values()):

@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from evidcore.cache import plain_file
 from evidcore.cli.summary import is_fraction
 from evidcore.errors import RunError
 from evidcore.runs.folder import write
@@ -31,6 +32,7 @@ _ESCAPED = {
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}",
 }  # fmt: skip
+_STRANGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 RESAMPLED = "95 % percentile intervals over resampled seeds and patients, too narrow where seeds differ much"
 NO_ANSWERS = "Tables without answers: intervals cannot be recomputed from this folder."
 
@@ -81,12 +83,17 @@ def without_places(text: str, root: Path) -> str:
 
 
 def read(place: Path) -> dict[str, Any]:
-    """Return what an ablation found, from its folder or an archived copy."""
-    file = place / RESULT
+    """Return what an ablation found, from its folder or an archived copy; of it a page can be written."""
+    hint = "Give the folder that `evid ablate FILE` or its --keep wrote."
+    file = plain_file(place / RESULT)
     if not file.is_file():
-        hint = "Give the folder that `evid ablate FILE` or its --keep wrote."
         raise RunError(f"{place}: holds no {RESULT}. {hint}")
-    return dict(json.loads(file.read_text(encoding="utf-8")))
+    try:
+        result = dict(json.loads(file.read_text(encoding="utf-8")))
+        _ = written(result)
+    except (*_STRANGE, jinja2.TemplateError) as cause:
+        raise RunError(f"{file}: is not as evidcore writes it ({cause!r:.200}). {hint}") from cause
+    return result
 
 
 def written(found: Found, name: str = PAGE) -> str:

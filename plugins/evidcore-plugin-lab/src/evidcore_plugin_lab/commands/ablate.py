@@ -94,7 +94,7 @@ def ablate(
     for failure, cause in zip(failed, passed.failures.values(), strict=True):
         if not isinstance(cause, EvidError):  # our bug or a component's
             click.echo("".join(traceback.format_exception(cause)), err=True, nl=False)
-        click.echo(click.style("failed: ", fg="red") + f"{failure['cell']}: {failure['message']}", err=True)
+        click.echo(f"failed: {failure['cell']}: {failure['message']}", err=True)
     if failed:
         count = "1 cell" if len(failed) == 1 else f"{len(failed)} cells"
         click.echo(f"{count} failed; the others are kept. Mend the cause and go on with: {command}", err=True)

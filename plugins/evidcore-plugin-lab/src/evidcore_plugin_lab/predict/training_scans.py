@@ -19,6 +19,7 @@ import numpy as np
 from evidcore_plugin_pages.record import is_phantom
 
 from evidcore.api import Case, DataError, read
+from evidcore.cache import plain_file
 from evidcore.data import Volume
 from evidcore.errors import EvidError
 from evidcore.runs.assembly import Assembly
@@ -80,7 +81,7 @@ def figures_of(volume: Volume) -> dict[str, float]:
 def known_scans(folder: RunFolder, assembly: Assembly, tell: Tell) -> TrainingScans | str:
     """Return what is kept of a run's training scans, or measure them now and keep it; else why that fails."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # none of this layout
-        table = json.loads((folder.path / FILE).read_text(encoding="utf-8"))
+        table = json.loads(plain_file(folder.path / FILE).read_text(encoding="utf-8"))
         if table["layout"] == LAYOUT:
             return TrainingScans(table["figures"])
     try:

@@ -13,6 +13,7 @@ import click
 from evidcore_plugin_tables.target_options import folder_intensity, target_argument
 
 from evidcore.api import DataError
+from evidcore.cli import printer
 from evidcore.cli.run import follow
 from evidcore.errors import RecipeError
 
@@ -151,19 +152,16 @@ def _table(text: str, target: Path) -> Mapping[str, Any]:
         table = services.get(name, {})
         if table.get("kind") != "segmenter":
             known = [f"service.{key}" for key, value in services.items() if value.get("kind") == "segmenter"]
-            raise RecipeError(
-                f"--segmenter {text}: {target} has no such segmenter. It has: {', '.join(known) or 'none'}."
-            )
+            listed = ", ".join(known) or "none"
+            raise RecipeError(f"--segmenter {text}: {target} has no such segmenter. It has: {listed}.")
         return {key: value for key, value in table.items() if key != "kind"}
     if not text.lstrip().startswith("{"):
         return {"use": text}
     try:
         given: Any = tomllib.loads(f"table = {text}")["table"]
     except (ValueError, RecursionError) as cause:
-        raise RecipeError(
-            f"--segmenter {text}: is no TOML table ({cause}). "
-            f"Write for instance '{{ use = \"region-growing\" }}'."
-        ) from cause
+        remedy = "Write for instance '{ use = \"region-growing\" }'."
+        raise RecipeError(f"--segmenter {text}: is no TOML table ({cause}). {remedy}") from cause
     if not isinstance(given, dict) or not isinstance(given.get("use"), str):
         raise RecipeError(f'--segmenter {text}: has no use = "…", which names the segmenter.')
     return given
@@ -174,18 +172,14 @@ def _cases(dataset: Dataset, split: Split, limit: int, target: Path) -> list[Cas
     if not cases:
         counts = {name: len(list(dataset.cases(name))) for name in ("train", "validation", "test")}
         shown = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise DataError(
-            f"{target}: the {split} split has no cases ({shown}). Name another one: --split train."
-        )
+        raise DataError(f"{target}: the {split} split has no cases ({shown}). Name another: --split train.")
     return cases[:limit] if limit else cases
 
 
 def _print(result: Mapping[str, Any]) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
+    console = printer(soft_wrap=False)
     if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=_WIDE)
+        console = printer(soft_wrap=False, width=_WIDE)
     for name, item in result["datasets"].items():
         whose = "patients" if item["patients_known"] else "cases (patients not known)"
         console.print(f"{name}, {item['split']}: {item['objects']} objects of {item['patients']} {whose}")
