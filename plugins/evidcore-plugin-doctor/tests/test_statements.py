@@ -10,12 +10,13 @@ import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_dicom.phantom import write_series
+from evidcore_plugin_doctor.answers import contradictions
 from evidcore_plugin_doctor.fault import CHECKS, EXPLAINED_BY, Fault
-from evidcore_plugin_doctor.statements import unlike_files, unlike_patients, unlike_report, without_value
+from evidcore_plugin_doctor.statements import unlike_files, unlike_patients, without_value
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.api import Case, Finding, MaskRef, Report, VolumeRef
+from evidcore.api import Case, Finding, MaskRef, Question, Report, VolumeRef
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
@@ -29,11 +30,21 @@ def case(number, report="", states=(), file=None, **more):
 
 @pytest.mark.parametrize(("report", "label", "state", "said"), TABLE["labels"])
 def test_a_label_is_compared_with_the_plain_sentences_of_its_report(report, label, state, said):
-    faults = list(unlike_report(case(1, report, {label: state})))
+    faults = list(contradictions(case(1, report, {label: state})))
     assert [(fault.check, fault.case) for fault in faults] == ([("label", "c1")] if said else [])
     if said:
         assert f"label {label!r} says {state}" in faults[0].text
         assert said in faults[0].text
+
+
+@pytest.mark.parametrize(("states", "report", "asked", "said"), TABLE["answers"])
+def test_answers_are_compared_with_each_other_and_with_labels_and_report(states, report, asked, said):
+    asked = [{"id": f"q{number}", **item} for number, item in enumerate(asked)]
+    questions = tuple(Question(**item) for item in asked if "options" in item)
+    notes = {"open_questions": [item for item in asked if "answers" in item]}
+    faults = list(contradictions(case(1, report, states, questions=questions, notes=notes)))
+    assert [(fault.kind, fault.case) for fault in faults] == ([("label/answer", "c1")] if said else [])
+    assert not said or said in faults[0].text, faults
 
 
 class Counted(str):
@@ -50,7 +61,7 @@ def test_reading_a_report_grows_as_the_report_does():
     def copied(count):
         before, report = Counted.copied, Report(text=Counted("Findings\nNo effusion.\n" * count))
         item = dataclasses.replace(case(1, "", {"effusion": "present"}), report=report)
-        assert len(list(unlike_report(item))) == 1
+        assert len(list(contradictions(item))) == 1
         return Counted.copied - before
 
     assert copied(200) <= 2.1 * copied(100)
@@ -62,7 +73,7 @@ def test_no_label_of_the_real_reports_is_a_false_alarm(real_data):
         rows = list(csv.DictReader(file))
     for number, row in enumerate(rows):
         states = {n: "present" if row[n.capitalize()] == "1" else "absent" for n in CT_RATE_FINDINGS}
-        assert not list(unlike_report(case(number, row["report_text"], states))), number
+        assert not list(contradictions(case(number, row["report_text"], states))), number
 
 
 NODULE = {"nodule": "present"}
