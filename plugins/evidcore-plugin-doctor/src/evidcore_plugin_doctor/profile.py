@@ -9,15 +9,14 @@ Source:
 
 import collections
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from evidcore_plugin_pages.charts import Lane, lanes
-from evidcore_plugin_pages.jinja import environment
 from evidcore_plugin_pages.jinja import page as page_from_template
+from evidcore_plugin_pages.jinja import text as text_from_template
 from evidcore_plugin_pages.markup import Html, join, tag
 from evidcore_plugin_reports.sentences import labelled, sentences
 
@@ -27,6 +26,7 @@ from evidcore.data import Geometry, read_geometry
 from evidcore.errors import did_you_mean
 from evidcore.evaluate.reference_lines import cluster
 from evidcore_plugin_doctor import blind
+from evidcore_plugin_doctor.check import WORD, length
 from evidcore_plugin_doctor.listing import Cases
 
 Profile = dict[str, Any]
@@ -187,7 +187,7 @@ def positions(reports: Sequence[Report], labeler: Labeler | None) -> dict[str, A
 
 def lengths(reports: Sequence[Report]) -> dict[str, Any]:
     """Return how many words and sentences the reports have."""
-    words = [len(re.findall(r"\w+", report.text)) for report in reports]
+    words = [length(WORD.findall(report.text)) for report in reports]
     return {
         "reports": len(reports),
         "words": quantiles(words),
@@ -205,8 +205,7 @@ def quantiles(numbers: npt.ArrayLike) -> dict[str, float] | None:
 
 def text(profile: Profile, target: str) -> str:
     """Return a profile as the command prints it."""
-    plain = environment(_PACKAGE).overlay(autoescape=False)
-    return plain.get_template("profile.txt").render(profile=profile, target=target, lines=_LINES)
+    return text_from_template(_PACKAGE, "profile.txt", profile=profile, target=target, lines=_LINES)
 
 
 def page(profiles: Sequence[Profile]) -> str:

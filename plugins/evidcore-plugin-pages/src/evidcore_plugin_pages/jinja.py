@@ -33,6 +33,12 @@ def page(package: str, template: str, *, style: str = "", script: str = "", **va
     return environment(package).get_template(template).render(**given, **values) + "\n"
 
 
+def text(package: str, template: str, **values: Any) -> str:
+    """Return what a template of a package writes without markup, no line end behind it."""
+    plain = environment(package).overlay(autoescape=False)
+    return plain.get_template(template).render(**values).rstrip("\n")
+
+
 def part(macro: str, *values: Any, template: str = "parts.html", **options: Any) -> Html:
     """Return what a macro of a template here makes of some values."""
     return Html(getattr(_module(template), macro)(*values, **options))

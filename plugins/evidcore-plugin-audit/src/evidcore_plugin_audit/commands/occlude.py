@@ -1,16 +1,9 @@
 """`evid occlude`: where covering the scan makes an answer less likely."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from evidcore_plugin_audit.occlusion_map import Line, Measured
 
 
 @click.command()
@@ -36,10 +29,12 @@ def occlude(
     Each cell of a grid is filled with air, one at a time. The maps lie in RUN/occlusion; `evid view` draws
     them. What is measured is kept, so the same command goes on after Ctrl-C.
     """
+    from evidcore_plugin_pages.jinja import text
     from transformers.utils import logging
 
     from evidcore.cli.run import follow
     from evidcore.runs.folder import open_run
+    from evidcore_plugin_audit.occlusion_map import SMALLEST
     from evidcore_plugin_audit.occlusion_map import occlude as measure
 
     logging.disable_progress_bar()
@@ -55,46 +50,5 @@ def occlude(
         told = {"stage": result.stage, "path": str(result.path), "left_out": dict(result.left_out)}
         click.echo(json.dumps({**told, "pointing": result.pointing(), "questions": result.lines}, indent=1))
         return
-    for text in _lines(result):
-        click.echo(text)
-    click.echo(f"\nmaps: {result.path}\nLook at them: evid view {folder}")
-
-
-def _lines(found: Measured) -> Iterator[str]:
-    """Yield what a terminal shows of the maps."""
-    yield f"{found.stage}: {len(found.lines)} answers, drops in nats a token"
-    for line in found.lines:
-        yield f"  {line['task']}  {line['prompt_id']}  own {line['own_log_prob']:.3f}  {_told(line)}"
-    mute = sum(line["largest"] is None for line in found.lines)
-    if mute:
-        yield f"{mute} of {len(found.lines)} answers stay as likely whichever cell is covered."
-    pointing = found.pointing()
-    if pointing is None:
-        return
-    yield (
-        f"pointing game: the largest drop touches the mask of what is asked in "
-        f"{100 * pointing['accuracy']:.1f} % of {pointing['questions']} questions, by chance in "
-        f"{100 * pointing['chance']:.1f} %"
-    )
-    interval = f"no interval over {pointing['patients']} patients"
-    if pointing["low"] is not None:
-        low, high = 100 * pointing["low"], 100 * pointing["high"]
-        interval = f"95 % over {pointing['patients']} patients: {low:+.1f} to {high:+.1f}"
-    yield f"above chance: {100 * pointing['above_chance']:+.1f} points, {interval}"
-
-
-def _told(line: Line) -> str:
-    """Return where the largest drop of a question lies."""
-    from evidcore_plugin_audit.occlusion_map import SMALLEST
-
-    largest, pointing = line["largest"], line["pointing"]
-    if largest is None:
-        return f"no cell matters: every drop is below {SMALLEST:g}"
-    spans = (f"{axis} {a:g} to {b:g}" for axis, (a, b) in zip("zyx", largest["mm_zyx"], strict=True))
-    told = f"largest drop {largest['drop']:.3f} at {', '.join(spans)} mm"
-    if pointing is None:
-        return f"{told}; no mask of what is asked"
-    touches = "touches" if pointing["hit"] else "does not touch"
-    share, chance = 100 * pointing["share"], 100 * pointing["chance"]
-    beside = f"{share:.0f} % of the drops lie in its cells, which are {chance:.0f} % of the body's"
-    return f"{told}; {touches} the mask; {beside}"
+    facts = {"result": result, "pointing": result.pointing(), "smallest": SMALLEST, "folder": folder}
+    click.echo(text("evidcore_plugin_audit", "occlude.txt", **facts))

@@ -103,6 +103,8 @@ def ablate(
 
 def _plan(folder: AblationFolder, only: tuple[str, ...], seeds: tuple[int, ...], as_json: bool) -> None:
     """Say which cells are there, and how many distinct stages they have; runs and writes nothing."""
+    from evidcore_plugin_pages.jinja import text
+
     cells = folder.chosen(only, seeds)
     planned: list[dict[str, Any]] = [
         {
@@ -115,19 +117,9 @@ def _plan(folder: AblationFolder, only: tuple[str, ...], seeds: tuple[int, ...],
     stages = [stage for cell in cells for stage in cell.stage_folders(folder.root)]
     distinct = set(stages)
     there = sum(stage.is_dir() for stage in distinct)
-    if as_json:
-        result = {"cells": planned, "stages": len(stages), "distinct": len(distinct), "there": there}
-        click.echo(json.dumps(result, indent=1))
-        return
-    for cell in planned:
-        run = f", {cell['run']}" if cell["run"] else ""
-        click.echo(f"{cell['arm']}/seed-{cell['seed']}: {cell['state']}{run}")
-        for line in cell["changes"]:
-            click.echo(f"  changed since: {line}")
-    click.echo(
-        f"{len(stages)} stages in {len(cells)} cells; {len(distinct)} distinct, of which "
-        f"{there} are there and {len(distinct) - there} to compute"
-    )
+    result = {"cells": planned, "stages": len(stages), "distinct": len(distinct), "there": there}
+    plain = text("evidcore_plugin_lab", "ablate_plan.txt", **result)
+    click.echo(json.dumps(result, indent=1) if as_json else plain)
 
 
 def _command(file: Path, out: Path, workers: int) -> str:

@@ -1,7 +1,6 @@
 """`evid predict`: a trained model on a scan."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +38,12 @@ def predict(folder: Path, scan: str | None, out: Path | None, as_json: bool, **a
     Without SCAN the command says what the model was trained on. It measures the training scans once and
     keeps that in RUN, so run it once where the data is.
     """
+    from evidcore_plugin_pages.jinja import text
     from transformers.utils import logging
 
     from evidcore.cli.run import follow
     from evidcore_plugin_lab.predict import Inquiry, describe_training, predict_scan
-    from evidcore_plugin_lab.predict.answer_page import training_lines
+    from evidcore_plugin_lab.predict.answer_page import looking_sentence, training_lines, unlike_lines
 
     logging.disable_progress_bar()
     with follow("measuring training scans", "scans") as tell:
@@ -58,35 +58,7 @@ def predict(folder: Path, scan: str | None, out: Path | None, as_json: bool, **a
     if as_json:
         click.echo(json.dumps({"folder": str(result.folder), **result.record}, indent=1))
         return
-    for line in _lines(result.record):
-        click.echo(line)
-    click.echo(f"\npage:   {result.folder / 'index.html'}\nfolder: {result.folder}")
-
-
-def _lines(record: dict[str, Any]) -> Iterator[str]:
-    """Yield what a terminal shows of an answer."""
-    from evidcore_plugin_lab.predict.answer_page import looking_sentence, training_lines, unlike_lines
-
-    yield f"{record['notice']}\n"
-    if record["unlike"]:
-        yield "\n".join(unlike_lines(record)) + "\n"
-    yield record["completion"].strip() or "(it wrote nothing)"
-    if record["malformed"]:
-        yield f"\nmalformed: {record['malformed']}"
-    if record["options"]:
-        yield "\noption                             share   on a volume of air"
-    for row in record["options"] or ():
-        share, blank = (f"{100 * side['share']:.1f} %" for side in (row, row["blank"]))
-        yield f"{row['letter']}) {row['option']:30} {share:>7}   {blank:>7}"
-    if record["options_not_trained"]:
-        yield f"not among the findings of the training data: {', '.join(record['options_not_trained'])}"
-    for name, findings in (record["findings"] or {}).items():
-        said = ", ".join(f"{item['name']} {item['state']}" for item in findings) or "none"
-        yield f"\nfindings that {name} reads in it: {said}"
-    evidence = record["evidence"]
-    if evidence:
-        mask = evidence["mask"]
-        extent = f", mask of {mask['volume_ml']:g} ml in {mask['path']}" if mask else ""
-        yield f"\nevidence: key slice {evidence['slice']}, {len(evidence['boxes'])} boxes{extent}"
-    yield f"\n{looking_sentence(record)}\n"
-    yield from training_lines(record["training"])
+    facts: dict[str, Any] = {"record": result.record, "folder": result.folder}
+    facts |= {"looking": looking_sentence(result.record), "unlike_lines": [*unlike_lines(result.record)]}
+    facts["training_lines"] = [*training_lines(result.record["training"])]
+    click.echo(text("evidcore_plugin_lab", "predict.txt", **facts))

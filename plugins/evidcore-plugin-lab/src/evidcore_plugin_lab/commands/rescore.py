@@ -23,6 +23,8 @@ def rescore(run: Path, rewards: tuple[str, ...], beside: bool, stage: str, as_js
 
     Nothing is sampled and no model is loaded.
     """
+    from evidcore_plugin_pages.jinja import text
+
     from evidcore_plugin_lab.rescoring import rescored
 
     with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
@@ -33,23 +35,4 @@ def rescore(run: Path, rewards: tuple[str, ...], beside: bool, stage: str, as_js
         click.echo(json.dumps({**told, "figures": found.figures(), "groups": groups}, indent=1))
         return
     figures = found.figures()
-    click.echo(f"{found.stage}: {figures['answers']} answers in {figures['groups']} groups, judged by")
-    for name in found.rewards:
-        lacking = found.unscored[name]
-        click.echo(f"  {name}{f', which left {lacking} unscored' if lacking else ''}")
-    shares = {
-        "answers whose advantage has the other sign": figures["flipped"],
-        "groups with such an answer": figures["groups_flipped"],
-        "groups of which another answer is best": figures["best_changed"],
-        "groups without a difference, before": figures["dead_before"],
-        "groups without a difference, now": figures["dead_after"],
-    }
-    for name, share in shares.items():
-        click.echo(f"{name:44} {100 * share:6.1f} %")
-    click.echo(f"{'mean total':44} {figures['mean_before']:.3f} -> {figures['mean_after']:.3f}")
-    changed = [group for group in found.groups if group.flipped]
-    if changed:
-        click.echo("most changed:")
-    for group in sorted(changed, key=lambda group: -group.flipped)[:5]:
-        of = f"{group.flipped} of {len(group.before)}"
-        click.echo(f"  step {group.step}  {group.task}  {group.prompt}  {of}")
+    click.echo(text("evidcore_plugin_lab", "rescore.txt", result=found, figures=figures))
