@@ -98,7 +98,7 @@ def main() -> None:
         volume = read(VolumeRef(path=str(path)))
         tumour = read_mask(MaskRef(path=str(path.with_name("CT_mask.nii.gz"))), like=volume)
         for region in places(volume, tumour, asked.places, rng):
-            source = elsewhere(volume, beside(volume, region) <= BLEND_MM, rng, alike=True)
+            source = elsewhere(volume, beside(volume, region) <= BLEND_MM, rng, "replaced")
             if source is None:
                 continue
             edited: dict[str, Any] = {"untouched": volume.array}

@@ -45,6 +45,7 @@ OWN = "own"
 OTHER = "other-patient"
 # conditions that change nothing but what is asked, the best first
 SAME_PATIENT = ("twin", "replaced", "occluded")
+MOVED = ("moved", "moved-beside")  # what is asked lies elsewhere: how finely its place is seen
 ELSEWHERE = ("sham", "occluded-elsewhere")  # the same changes where nothing is asked
 BLIND_ARM = "blind-arm"
 LEVEL = 0.05
@@ -172,7 +173,8 @@ class PolicyAuditResult(AuditResult):
                 used = "The volume is used, but no sign that what is asked is seen"
                 return f"{used}: {text}; {self._margin(rung)}."
         twin = next((removed[name] for name in SAME_PATIENT if name in removed), None)
-        text = "; ".join([text, *map(self._margin, [twin] if twin else removed.values())])
+        which = [rung for name, rung in removed.items() if twin in (None, rung) or name in MOVED]
+        text = "; ".join([text, *map(self._margin, which)])
         if twin is None:
             cues = "Cues that come with what is asked are not excluded: no scan was shown without it"
             return f"The volume is used: {text}. {cues}."

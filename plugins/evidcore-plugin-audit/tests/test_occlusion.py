@@ -6,7 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evidcore_plugin_audit.occlusion import Occluded, OccludedElsewhere, Replaced, elsewhere
+from evidcore_plugin_audit.occlusion import (
+    Moved,
+    MovedBeside,
+    Occluded,
+    OccludedElsewhere,
+    Replaced,
+    elsewhere,
+)
 from evidcore_plugin_audit.occlusion_map import _pointing
 from evidcore_testing.data import save_nifti
 from PIL import Image
@@ -135,11 +142,49 @@ def test_what_lies_on_the_midline_is_covered_in_tissue_that_is_like_what_is_arou
     assert np.abs(own[changed].mean()) < 40  # neither air nor the bone itself
 
 
+@pytest.mark.parametrize("condition", [Moved(), MovedBeside()])
+def test_what_is_moved_lies_in_its_new_place_alone(case, condition):
+    hu = np.random.default_rng(6).normal(-1000, 10, SHAPE)
+    hu[BODY] += 1000
+    wedge = MASKS["left_spleen"] & (np.arange(100) - 70 > np.arange(60)[:, None] - 20)
+    hu[wedge] += 150
+    save_nifti(Path(case.volumes[0].path), hu.astype(np.int16), (4.0, 4.0, 4.0), "RPS")
+    np.savez(case.masks["left_spleen"].path, **{**MASKS, "left_spleen": wedge})
+    own, shown = over(condition, case, "left_spleen")
+    there = shown > 75
+    if condition.way == "moved":
+        assert np.array_equal(there, wedge[:, :, ::-1])
+    else:
+        by = np.argwhere(there).min(axis=0) - np.argwhere(wedge).min(axis=0)
+        assert np.array_equal(there, np.roll(wedge, by, axis=(0, 1, 2)))
+        assert by[0] == 0
+        assert (np.abs(by[1:]) == [13, 17]).any()  # as wide as it is with what is blended, and a gap
+    assert abs(shown[wedge].mean()) < 10
+    edges = ndimage.binary_dilation(there | wedge)
+    assert np.array_equal(shown[~edges], own[~edges])
+
+
+def test_only_an_answer_that_is_a_place_is_asked_over_what_was_moved(case):
+    def shows(condition, **reference):
+        prompt = dataclasses.replace(asked(case), reference=reference)
+        return condition.show([prompt], seed=0, dataset=None) != [None]
+
+    place = {"masks": ["left_spleen"]}
+    side = {"finding": "left_spleen", "options": ["right spleen", "left spleen"], "letter": "B"}
+    assert [shows(item, **place) for item in (Moved(), MovedBeside())] == [True, True]
+    assert [shows(item, **side) for item in (Moved(), MovedBeside())] == [True, False]
+    assert not shows(
+        Moved(), **{**side, "options": ["spine", "left spleen"]}
+    )  # it is there, wherever it lies
+    assert not shows(Moved(), present=["left_spleen"], **place)  # so would a report say
+    assert over(Moved(), case, "spine")[1] is None  # it lies on the midline
+
+
 def test_a_shape_that_fits_nowhere_else_leaves_the_question_out(case):
     large = dict(MASKS, spine=np.ones(SHAPE, dtype=bool))
     large["spine"][0] = False
     np.savez(case.masks["spine"].path, **large)
-    for condition in (OccludedElsewhere(), Replaced()):
+    for condition in (OccludedElsewhere(), Replaced(), Moved(), MovedBeside()):
         assert over(condition, case, "spine")[1] is None
     assert over(Occluded(), case, "spine")[1] is not None
 
@@ -150,7 +195,7 @@ def test_a_place_for_a_large_region_is_looked_for_within_its_own_memory():
     geometry = Geometry(shape_zyx=region.shape, affine=np.eye(4))
     volume = Volume(array=np.zeros(region.shape, np.int16), geometry=geometry, intensity="arbitrary")
     tracemalloc.start()
-    assert elsewhere(volume, region, np.random.default_rng(0), alike=False) is None
+    assert elsewhere(volume, region, np.random.default_rng(0), "covered elsewhere") is None
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 

@@ -1,14 +1,17 @@
-"""Conditions `occluded`, `replaced` and `occluded-elsewhere`: what is asked is removed, or another place is.
+"""Conditions of edited scans: what is asked is occluded, replaced or moved, or another place is occluded.
 
 They need masks of what is asked alone, annotated or predicted, so they work where no data set can make a
 twin. What is covered is filled with what is around it: the nearest voxel outside, smoothed, with the noise of
 the shell. What is replaced is filled with voxels of another place in the scan where tissue is alike, moved in
-intensity to what is around it and blended over 5 mm: vessels and the noise's own texture come with them. An
-edit may be seen as one (benchmarks/edit_traces.py), and has the outline of what it hides; the same cover over
-another place, where nothing asked lies, tells what that alone costs or gives away.
+intensity to what is around it and blended over 5 mm: vessels and the noise's own texture come with them. What
+is moved is replaced, and blended in at another place in the same way. An edit may be seen as one
+(benchmarks/edit_traces.py), and has the outline of what it hides; the same cover over another place, where
+nothing asked lies, tells what that alone costs or gives away.
 """
 
 import dataclasses
+import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -27,7 +30,8 @@ BLEND_MM = 5.0  # around what is replaced: a seam is easily told
 TRIES = 64  # places that a cover may be moved to
 QUANTILES = (0.02, 0.5, 0.98)  # of intensities, that make tissue alike
 MAD_TO_SD = 1.4826  # of normal noise
-Way = Literal["covered", "covered elsewhere", "replaced"]
+SIDES = {"left": "right", "right": "left"}
+Way = Literal["covered", "covered elsewhere", "replaced", "moved", "moved beside"]
 Places = np.ndarray[Any, Any]  # of voxels, (voxel, axis)
 
 
@@ -84,8 +88,34 @@ class OccludedElsewhere(Edit):
     way = "covered elsewhere"
 
 
+class Moved(Edit):
+    """Show the same patient with what is asked moved to its mirror place, where the right answer is a place.
+
+    That is where the reference names masks, or where another option differs from the right one by its side
+    alone. What was right is wrong there: who sees that something is there and guesses where keeps the score.
+    """
+
+    says = "the same patients with what is asked in its mirror place"
+    role = "removed"
+    way = "moved"
+
+
+class MovedBeside(Edit):
+    """Show the same patient with what is asked moved beside itself: is its place seen as finely as that?
+
+    Questions whose reference names masks are shown so. The place touches the old one in the same slices; of
+    eight it is the one whose tissue is most like that around what is asked.
+    """
+
+    says = "the same patients with what is asked beside its place"
+    role = "removed"
+    way = "moved beside"
+
+
 def _edited(prompt: Prompt, way: Way) -> Prompt | None:
     """Return the question over the case's first volume, on whose grid masks lie, edited."""
+    if way.startswith("moved") and not _asks_where(prompt, across=way == "moved"):
+        return None
     own, masks = prompt.case.volumes[0], asked_masks(prompt, prompt.case.regions)
     volume = _edited_volume(own, masks, way) if masks else None
     if volume is None:
@@ -108,6 +138,16 @@ def asked_masks(prompt: Prompt, masks: Mapping[str, MaskRef]) -> list[MaskRef]:
     return []
 
 
+def _asks_where(prompt: Prompt, across: bool) -> bool:
+    """Tell whether the right answer is a place: masks, or across the midline an option with a side."""
+    if not (options := prompt.reference.get("options")):
+        return bool(prompt.reference.get("masks")) and not prompt.reference.get("present")
+    words = [re.findall(r"\w+", str(option).lower()) for option in options]
+    right = words[answer_place(prompt)]
+    mirrored = [SIDES.get(word, word) for word in right]
+    return across and mirrored != right and mirrored in words
+
+
 class _NothingToEdit(Exception):
     """There is nothing to remove, or no other place."""
 
@@ -123,10 +163,11 @@ def _edited_volume(ref: VolumeRef, masks: Sequence[MaskRef], way: Way) -> Volume
         region = np.logical_or.reduce([read_mask(mask, like=volume) for mask in masks])
         if not region.any() or region.all():
             raise _NothingToEdit
-        places = None
+        places, wide = None, region if way.startswith("covered") else beside(volume, region) <= BLEND_MM
         if way != "covered":
-            shape = beside(volume, region) <= BLEND_MM if way == "replaced" else region
-            places = None if shape.all() else elsewhere(volume, shape, rng, alike=way == "replaced")
+            places = None if wide.all() else elsewhere(volume, wide, rng, way)
+            if places is not None and way.startswith("moved"):
+                return _moved(volume, region, wide, places, rng)
             if places is None:
                 raise _NothingToEdit
             if way == "covered elsewhere":
@@ -140,7 +181,30 @@ def _edited_volume(ref: VolumeRef, masks: Sequence[MaskRef], way: Way) -> Volume
         return None
 
 
-def without(volume: Volume, region: Mask, places: Places | None, rng: np.random.Generator) -> Array:
+def _moved(
+    volume: Volume, region: Mask, wide: Mask, to: Places, rng: np.random.Generator
+) -> Callable[[Volume], Array]:
+    """Return what replaces a region, and blends it in where the wider one's voxels go."""
+    instead = elsewhere(volume, wide, rng, "replaced", taken=_filled(to, wide.shape))
+    if instead is None:
+        raise _NothingToEdit
+    there = _filled(to[region[wide]], wide.shape)
+    from_where = np.argwhere(wide)[np.lexsort(to.T[::-1])]  # in the order of what they arrive at
+
+    def change(some: Volume) -> Array:
+        left = dataclasses.replace(some, array=without(some, region, instead, rng))
+        return without(left, there, from_where, rng, source=some)
+
+    return change
+
+
+def without(
+    volume: Volume,
+    region: Mask,
+    places: Places | None,
+    rng: np.random.Generator,
+    source: Volume | None = None,
+) -> Array:
     """Return the voxels with a region covered, or replaced by other places, in the same type.
 
     Args:
@@ -149,8 +213,9 @@ def without(volume: Volume, region: Mask, places: Places | None, rng: np.random.
         places: (voxel, axis) of those that replace what lies within BLEND_MM of it, in the order of
             `np.argwhere`; None: a cover.
         rng: draws a cover's noise.
+        source: has what lies at the places; the scan itself if left out.
     """
-    edited = volume.array.copy()
+    edited, source = volume.array.copy(), source or volume
     if places is None:
         around, noise = _around(volume, region)
         values = around + rng.normal(0, noise, len(around))
@@ -159,18 +224,18 @@ def without(volume: Volume, region: Mask, places: Places | None, rng: np.random.
         region = away <= BLEND_MM
         around, _ = _around(volume, region)
         other, theirs = _filled(places, region.shape), np.zeros(region.shape, dtype=np.float32)
-        theirs[other], _ = _around(volume, other)
+        theirs[other], _ = _around(source, other)
         taken = tuple(places.T)
         share = 1 - away[region] / BLEND_MM
-        values = share * (edited[taken] + around - theirs[taken]) + (1 - share) * edited[region]
-    values = np.clip(values, edited.min(), edited.max())
+        values = share * (source.array[taken] + around - theirs[taken]) + (1 - share) * edited[region]
+    values = np.clip(values, source.array.min(), source.array.max())
     edited[region] = np.rint(values) if edited.dtype.kind in "iu" else values
     return edited
 
 
-def beside(volume: Volume, region: Mask) -> Array:
-    """Return the distance of each voxel from a region in mm; infinite beyond BLEND_MM and a voxel."""
-    box, away = _near(volume, region, BLEND_MM)
+def beside(volume: Volume, region: Mask, margin_mm: float = BLEND_MM) -> Array:
+    """Return the distance of each voxel from a region in mm; infinite beyond a margin and a voxel."""
+    box, away = _near(volume, region, margin_mm)
     result = np.full(region.shape, np.inf, dtype=np.float32)
     result[box] = away
     return result
@@ -205,29 +270,41 @@ def _around(volume: Volume, region: Mask) -> tuple[Array, float]:
     return smooth[inside], MAD_TO_SD * float(np.median(np.abs(off - np.median(off))))
 
 
-def elsewhere(volume: Volume, region: Mask, rng: np.random.Generator, alike: bool) -> Places | None:
+def elsewhere(
+    volume: Volume, region: Mask, rng: np.random.Generator, way: Way, taken: Mask | None = None
+) -> Places | None:
     """Return the region's shape in another place, (voxel, axis) in its order; None where it fits nowhere.
 
-    That is where tissue is most like that around the region; unless `alike`, first across the midline.
+    That is where tissue is most like that around the region and nothing is `taken`; first across the midline
+    where a place is covered, there alone where something is moved, and beside it where it is moved beside.
     """
     from scipy import ndimage
 
     near = ndimage.binary_dilation(region)
+    used = near if taken is None else near | taken
+    if way == "replaced":  # nor shall what is around a place that is copied hold what is removed
+        used = beside(volume, used, SHELL_MM) <= SHELL_MM
     at = np.argwhere(region)
     middle_mm = body.midline_mm(volume) if volume.intensity == "hu" else None
     step, count = volume.spacing_mm_zyx[2], volume.shape_zyx[2]
     middle = (count - 1) / 2 if middle_mm is None else middle_mm / step
     mirrored = at.copy()
     mirrored[:, 2] = round(2 * middle) - at[:, 2]
-    if not alike and _is_free(mirrored, near):
-        return mirrored
+    if way in ("covered elsewhere", "moved"):
+        if _is_free(mirrored, used):
+            return mirrored
+        if way == "moved":
+            return None
     like = np.quantile(volume.array[near & ~region], QUANTILES)
-    room = np.array(region.shape) - at.max(axis=0) + at.min(axis=0)
-    starts = [rng.integers(0, room) - at.min(axis=0) for _ in range(TRIES)]
+    extent = at.max(axis=0) - at.min(axis=0)
+    if way == "moved beside":
+        starts = [np.array((0, *sides)) * (extent + 2) for sides in itertools.product((-1, 0, 1), repeat=2)]
+    else:
+        starts = [rng.integers(0, region.shape - extent) - at.min(axis=0) for _ in range(TRIES)]
     # one at a time: a region may have millions of voxels
     off = [
         np.abs(np.quantile(volume.array[tuple((at + start).T)], QUANTILES) - like).sum()
-        if _is_free(at + start, near)
+        if _is_free(at + start, used)
         else np.inf
         for start in starts
     ]
