@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -45,12 +45,13 @@ class FeatureBank:
         precision: Precision = "float32",
         memory_bytes: int = 1 << 30,
         cache: Cache | None = None,
+        made_by: Callable[[Encoder], object] = type,
     ) -> None:
-        """Start empty; "float16" halves and rounds features. `cache` keeps them between processes."""
+        """Start empty; "float16" halves and rounds features. `cache` keeps them, by weights and `made_by`."""
         self.spec = spec
         self.dtype = getattr(torch, precision)
         self.memory_bytes = memory_bytes
-        self._cache = cache
+        self._cache, self._made_by = cache, made_by
         self._digest, self._began_s = "", 0.0  # of the weights; since when they have been followed
         self.encoded = 0  # volumes that went through the encoder
         self._crops: dict[int, tuple[Crop, Grid]] = {}
@@ -169,9 +170,8 @@ class FeatureBank:
         self.clear()
         self._encoder = now
         if self._cache is not None:
-            digest = hashlib.blake2b(
-                f"{LAYOUT} {type(encoder).__qualname__} {self.dtype}".encode(), digest_size=12
-            )
+            made_by = f"{LAYOUT} {self._made_by(encoder)} {self.dtype}"
+            digest = hashlib.blake2b(made_by.encode(), digest_size=12)
             for weight in weights:
                 digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
             self._digest, self._began_s = digest.hexdigest(), time.time()

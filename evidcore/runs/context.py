@@ -79,10 +79,12 @@ def fresh_encoder(assembly: Assembly, before: StageOutputs) -> Encoder:
 
 def current_model(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, VolumeProcessor]:
     """Return the model and its processor, on the accelerator where there is one."""
+    from evidcore.runs.inputs import identity_of  # which needs a context
+
     features = assembly.recipe.features
     bank = functools.partial(
         FeatureBank, precision=features.precision, memory_bytes=int(features.memory_gb * 1e9),
-        cache=Cache("features"),
+        cache=Cache("features"), made_by=lambda encoder: identity_of(encoder, assembly.recipe.folder),
     )  # fmt: skip
     if before.model is not None:
         model, processor = assemble.load(before.model, bank)
@@ -137,11 +139,7 @@ class Context(StageContext):
         is_dry_run: bool = False,
         policy: Policy | None = None,
     ) -> None:
-        """Describe it.
-
-        `before` holds checkpoints of the stages before it; a policy, where given, is asked in place of their
-        model.
-        """
+        """Stand after the stages of `before`; a policy, where given, is asked in place of their model."""
         self._assembly, self._before = assembly, before or StageOutputs()
         self._policy, self._opener = policy, Opener(self.local_policy)
         self.recipe, self.where, self.resume = assembly.recipe, where, resume

@@ -119,7 +119,8 @@ def drift(tables: Mapping[str, Any], lock: Mapping[str, Any]) -> list[str]:
 def identity_of(component: Any, folder: Path) -> list[Any]:
     """Return by what a built component gives the same: options, files that they name, code, versions."""
     offer = offer_of(component)
-    table = json.loads(json.dumps(component.evid_table, default=lambda inner: identity_of(inner, folder)))
+    inner = functools.partial(identity_of, folder=folder)
+    table = json.loads(json.dumps(component.evid_table, default=inner, sort_keys=True))
     files = dict(_files(folder, [(offer, table)]))
     return [table, files, offer_hash(offer), versions(requirements([offer]))]
 

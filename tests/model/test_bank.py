@@ -91,8 +91,12 @@ def test_half_precision_rounds_and_halves_the_memory(encoder, cases):
     assert half._bytes * 2 == full._bytes
 
 
-def test_features_on_disk_are_read_by_the_next_process_with_the_same_weights_only(encoder, cases, tmp_path):
+def test_features_on_disk_are_read_by_the_next_process_for_the_same_code_and_weights(
+    encoder, cases, tmp_path
+):
     _, written = filled(encoder, cases, cache=Cache("features", tmp_path))
+    other, _ = filled(encoder, cases, cache=Cache("features", tmp_path), made_by=lambda _: "other options")
+    assert other.encoded == 4
     second, read = filled(encoder, cases, cache=Cache("features", tmp_path))
     assert second.encoded == 0
     torch.testing.assert_close(read.features, written.features, rtol=0, atol=0)

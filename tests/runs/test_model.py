@@ -7,7 +7,7 @@ from safetensors import torch as safetensors
 from evidcore.api import Cache
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context, StageOutputs
+from evidcore.runs.context import Context, StageOutputs, current_model
 
 
 @pytest.fixture
@@ -38,3 +38,13 @@ def test_features_lie_in_the_cache_in_the_precision_that_a_recipe_names(asked, t
     kept = [safetensors.load(Cache("features").get(name)) for name in names]
     assert {tensors["features"].dtype for tensors in kept} == {torch.float16}
     assert asked(features)[1].encoded == 0
+
+
+def test_features_of_a_checkpoint_are_a_new_encoder_s_and_not_those_of_other_options(small_run):
+    def made_by(before, *overrides):
+        model, _ = current_model(Assembly(load(small_run / "recipe.toml", overrides)), before)
+        return model.model.bank._made_by(model.model.encoder)
+
+    new = made_by(StageOutputs())
+    assert made_by(StageOutputs(model=small_run / "checkpoints" / "03-sft")) == new
+    assert made_by(StageOutputs(), "model.encoder.heads=2") != new  # which has the same weights
