@@ -2,6 +2,7 @@
 
 import types
 
+import numpy as np
 import pytest
 from evidcore_plugin_medvr.consensus import ZoomConsensus
 from evidcore_testing import check_reward, volume_case
@@ -12,7 +13,6 @@ from evidcore.errors import RecipeError
 from evidcore.registry import factory
 from evidcore.train.grpo import Grpo
 
-SIDE = 16  # voxels of a slice of the test volume
 WON, LOST = Score(value=1.0), Score(value=0.0)
 
 
@@ -32,7 +32,7 @@ def rollout(prompt, *boxes, group=0):
 
 
 def paid(rollouts, success, **options):
-    return ZoomConsensus(success="right", cells=SIDE, **options)(rollouts, {"right": success})
+    return ZoomConsensus(success="right", **options)(rollouts, {"right": success})
 
 
 LEFT, RIGHT, UPPER = (3, 0, 8, 0, 8), (3, 0, 8, 8, 16), (3, 0, 4, 0, 8)
@@ -95,11 +95,38 @@ def test_what_success_does_not_score_is_not_scored(prompt):
     assert result[1].value == 1.0
 
 
-def test_edges_are_rounded_outward(prompt):
-    reward = ZoomConsensus(success="right", cells=5)  # cells of 3.2 voxels
-    ((plane,),) = [reward.looks(rollout(prompt, (3, 4, 5, 7, 13))).values()]
-    rows, columns = plane.any(1).nonzero()[0].tolist(), plane.any(0).nonzero()[0].tolist()
-    assert (rows, columns) == ([1], [2, 3, 4])
+def test_small_boxes_beside_each_other_in_a_large_slice_do_not_agree(prompt):
+    looks = [
+        (3, 500, 531, 500, 531),
+        (3, 510, 541, 510, 541),
+    ]  # of 1,024: IoU 0.30, 0.46 with their consensus
+    result = paid([rollout(prompt, box) for box in looks], [WON, WON])
+    assert [item.value for item in result] == [0.5, 0.5]
+
+
+def test_every_payment_is_that_of_the_rule_counted_voxel_by_voxel(prompt):
+    rng = np.random.default_rng(7)
+    for _ in range(10_000):
+        count, eta = int(rng.integers(1, 7)), float(rng.choice([0.3, 0.5]))
+        looks, planes, right = [], np.zeros((count, 2, 14, 14), bool), rng.random(count) < 0.8
+        for number in range(count):
+            low = rng.integers(0, 10, (int(rng.integers(0, 4)), 2))
+            high = low + rng.integers(1, 5, low.shape)
+            slices = rng.integers(0, 2, len(low)).tolist()
+            for z, (y0, x0), (y1, x1) in zip(slices, low, high, strict=True):
+                planes[number, z, y0:y1, x0:x1] = True
+            looks.append([
+                (z, *map(int, (y0, y1, x0, x1)))
+                for z, (y0, x0), (y1, x1) in zip(slices, low, high, strict=True)
+            ])
+        counted = right & planes.any((1, 2, 3))
+        agreed = planes[counted].sum(0) > counted.sum() / 2
+        either = (planes | agreed).sum((1, 2, 3))
+        iou = (planes & agreed).sum((1, 2, 3)) / np.maximum(either, 1)
+        expected = np.where(counted, np.where(iou > eta, 1.0, 0.5), 0.0)
+        verdicts = [WON if it else LOST for it in right]
+        result = paid([rollout(prompt, *boxes) for boxes in looks], verdicts, eta=eta)
+        assert [item.value for item in result] == expected.tolist()
 
 
 def test_the_reward_that_tells_success_must_stand_above():

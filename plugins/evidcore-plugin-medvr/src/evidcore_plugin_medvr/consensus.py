@@ -6,15 +6,14 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 
 from evidcore.api import Reward, Rollout, Score, Unscored
 from evidcore.case import Verdict
-from evidcore.data import read_geometry
 
-Raster = npt.NDArray[np.bool_]
 Place = tuple[str, int]  # volume and slice
-Looks = Mapping[Place, Raster]
+Boxes = Mapping[Place, Sequence[tuple[int, int, int, int]]]  # y0, y1, x0, x1 in voxels, stop excluded
+Looks = Mapping[Place, npt.NDArray[np.bool_]]  # by cell: whether a box covers it
 
 
 class ZoomConsensus(Reward):
@@ -34,7 +33,6 @@ class ZoomConsensus(Reward):
         count_blind: successful answers that did not look count to the n too, and are paid 0.5: the paper's
             letter. Else a right answer that never looked dilutes no majority.
         fewest: with fewer successful answers that looked, nobody agrees and each is paid 0.5.
-        cells: of the raster, along each side of what is shown.
 
     Source:
         Jiang et al. 2026, MedVR, arXiv:2604.08203: consensus-based credit assignment, with eta 0.5.
@@ -50,10 +48,8 @@ class ZoomConsensus(Reward):
         eta: Annotated[float, Ge(0), Lt(1)] = 0.5,
         count_blind: bool = False,
         fewest: Annotated[int, Ge(1)] = 1,
-        cells: Annotated[int, Gt(0)] = 64,
     ) -> None:
-        self.success, self.eta, self.count_blind = success, eta, count_blind
-        self.fewest, self.cells = fewest, cells
+        self.success, self.eta, self.count_blind, self.fewest = success, eta, count_blind, fewest
         self.requires = (success,)
 
     def __call__(
@@ -65,47 +61,69 @@ class ZoomConsensus(Reward):
             groups[rollout.group].append(number)
         verdicts: dict[int, Score | Unscored] = {}
         for group in groups.values():
-            looks = {number: self.looks(rollouts[number]) for number in group}
+            looks, areas = _on_cells({number: _boxes(rollouts[number]) for number in group})
             right = {number: earlier[self.success][number] for number in group}
             won = [number for number, it in right.items() if isinstance(it, Score) and it.value > 0]
             counted = [number for number in won if looks[number] or self.count_blind]
-            agreed = self._consensus([looks[number] for number in counted])
+            agreed = _consensus([looks[number] for number in counted])
             for number, verdict in right.items():
                 if isinstance(verdict, Unscored):
                     verdicts[number] = verdict
                 else:
-                    verdicts[number] = self._judge(number in won, looks[number], agreed, len(counted))
+                    iou = _iou(looks[number], agreed, areas)
+                    verdicts[number] = self._judge(number in won, bool(looks[number]), iou, len(counted))
         return [verdicts[number] for number in range(len(rollouts))]
 
-    def looks(self, rollout: Rollout) -> dict[Place, Raster]:
-        """Return what an answer looked at, by volume and slice."""
-        result: dict[Place, Raster] = {}
-        for crop in rollout.crops:
-            if crop.box_zyx is None:
-                continue
-            z0, z1, y0, y1, x0, x1 = crop.box_zyx
-            _, height, width = read_geometry(crop.volume).shape_zyx
-            for z in range(z0, z1):
-                plane = result.setdefault((crop.volume.path, z), np.zeros((self.cells, self.cells), np.bool_))
-                rows = slice(y0 * self.cells // height, -(-y1 * self.cells // height))
-                plane[rows, x0 * self.cells // width : -(-x1 * self.cells // width)] = True
-        return result
-
-    def _consensus(self, looks: Sequence[Looks]) -> dict[Place, Raster]:
-        places = {place for item in looks for place in item}
-        counts = {place: [item[place] for item in looks if place in item] for place in places}
-        return {place: np.sum(seen, axis=0) > len(looks) / 2 for place, seen in counts.items()}
-
-    def _judge(self, is_right: bool, own: Looks, agreed: Looks, counted: int) -> Score:
+    def _judge(self, is_right: bool, has_looked: bool, iou: float, counted: int) -> Score:
         if not is_right:
             return Score(value=0.0, reason=f"{self.success} pays nothing")
-        if not own and not self.count_blind:
+        if not has_looked and not self.count_blind:
             return Score(value=0.0, reason="did not look")
-        nothing = np.zeros((self.cells, self.cells), np.bool_)
-        pairs = [(own.get(place, nothing), agreed.get(place, nothing)) for place in {*own, *agreed}]
-        either = sum(int((item | other).sum()) for item, other in pairs)
-        iou = sum(int((item & other).sum()) for item, other in pairs) / either if either else 0.0
         if counted < self.fewest:
             reason = f"{counted} successful answers that looked, {self.fewest} are needed"
             return Score(value=0.5, parts={"iou": iou}, reason=reason)
         return Score(value=1.0 if iou > self.eta else 0.5, parts={"iou": iou})
+
+
+def _boxes(rollout: Rollout) -> Boxes:
+    """Return what an answer looked at."""
+    result: dict[Place, list[tuple[int, int, int, int]]] = defaultdict(list)
+    for crop in rollout.crops:
+        if crop.box_zyx is not None:
+            z0, z1, *sides = crop.box_zyx
+            for z in range(z0, z1):
+                result[crop.volume.path, z].append((sides[0], sides[1], sides[2], sides[3]))
+    return result
+
+
+def _on_cells(boxes: Mapping[int, Boxes]) -> tuple[dict[int, Looks], Mapping[Place, npt.NDArray[np.int64]]]:
+    """Return what each answer looked at as cells between edges of boxes, and the areas in voxels."""
+    looks: dict[int, dict[Place, npt.NDArray[np.bool_]]] = {number: {} for number in boxes}
+    areas = {}
+    for place in {place for item in boxes.values() for place in item}:
+        every = np.array([box for item in boxes.values() for box in item.get(place, ())])
+        rows, columns = np.unique(every[:, :2]), np.unique(every[:, 2:])
+        areas[place] = np.outer(np.diff(rows), np.diff(columns))
+        for number, item in boxes.items():
+            if place in item:
+                looks[number][place] = np.zeros(areas[place].shape, np.bool_)
+            for y0, y1, x0, x1 in item.get(place, ()):
+                across = slice(*np.searchsorted(columns, (x0, x1)))
+                looks[number][place][slice(*np.searchsorted(rows, (y0, y1))), across] = True
+    return dict(looks), areas
+
+
+def _consensus(looks: Sequence[Looks]) -> Looks:
+    places = {place for item in looks for place in item}
+    counts = {place: [item[place] for item in looks if place in item] for place in places}
+    return {place: np.sum(seen, axis=0) > len(looks) / 2 for place, seen in counts.items()}
+
+
+def _iou(own: Looks, agreed: Looks, areas: Mapping[Place, npt.NDArray[np.int64]]) -> float:
+    """Return the share of voxels that either holds which both hold, over all slices; 0 of none."""
+    both = either = 0
+    for place in {*own, *agreed}:
+        item, other = (some.get(place, np.zeros_like(areas[place], np.bool_)) for some in (own, agreed))
+        both += int(areas[place][item & other].sum())
+        either += int(areas[place][item | other].sum())
+    return both / either if either else 0.0
