@@ -179,9 +179,10 @@ def read_config(name: str | Path, **source: Any) -> Any:
 
 
 def _refuse_unembedded(tokenizer: Any, rows: int, name: str) -> None:
-    """Refuse words that a tokenizer knows and its model does not; control tokens are in no data."""
-    known, words = control_tokens(tokenizer), tokenizer.get_vocab().items()
-    lost = sorted(word for word, place in words if place >= rows and word not in known)
+    """Refuse words that a tokenizer knows and its model does not, and control tokens that are written."""
+    words, written = tokenizer.get_vocab().items(), f"{tokenizer.chat_template} {tokenizer.eos_token}"
+    unwritten = {token for token in control_tokens(tokenizer) if token not in written}
+    lost = sorted(word for word, place in words if place >= rows and word not in unwritten)
     if lost:
         text = f"model.language: {name!r} has {rows} embeddings, and none for {len(lost)} of its tokenizer's"
         raise DataError(f"{text} tokens, as {', '.join(map(repr, lost[:3]))}. Put its own tokenizer there.")

@@ -111,6 +111,13 @@ def in_eight_bits(folder):
     save_file({**weights, some: weights[some].to(torch.int8)}, folder / "model.safetensors", {"format": "pt"})
 
 
+def with_turns(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|turn|>", "<|unwritten|>"]})
+    tokenizer.chat_template = "<|turn|>" + tokenizer.chat_template
+    tokenizer.save_pretrained(folder)
+
+
 def with_a_word(folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens(["zebra"])
@@ -142,6 +149,7 @@ SPOILED = [
     ),
     (in_eight_bits, "model.safetensors has quantised weights. Name the model they are of"),
     (with_a_word, "none for 1 of its tokenizer's tokens, as 'zebra'"),
+    (with_turns, "none for 1 of its tokenizer's tokens, as '<\\|turn\\|>'"),
 ]
 
 

@@ -261,3 +261,30 @@ def test_images_of_two_patients_are_refused_without_their_ids(write_series):
         assert "SECRET" not in message
     folder = write_series(scan(), "one", values=lambda number: {"PatientID": "" if number == 2 else "one"})
     assert opened(folder).shape_zyx == SHAPE, "an image without a patient is passed over"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "modality", "is_refused"),
+    [
+        ("AcquisitionNumber", (1, 2), "CT", True),
+        ("AcquisitionNumber", (1, 2), "MR", False),  # every other slice first, then the rest
+        ("EchoTime", (2.3, 4.6), "MR", True),
+        ("ContrastBolusAgent", ("", "Iohexol"), "CT", True),
+    ],
+)
+def test_images_of_two_phases_that_lie_between_each_other_are_refused(
+    write_series, name, values, modality, is_refused
+):
+    def written(folder, order):
+        stated = lambda number: {name: values[order[number]], "Modality": modality}  # noqa: E731
+        return write_series(scan((6, 3, 4)), folder, values=stated)
+
+    intensity = "hu" if modality == "CT" else "arbitrary"
+    between = written("between", (0, 1, 0, 1, 0, 1))
+    if is_refused:
+        message = f"2 phases or echoes lie between each other, by their {name}"
+        assert message in refusal(between, intensity=intensity)
+    else:
+        opened(between, intensity=intensity)
+    opened(written("one after the other", (0, 0, 0, 1, 1, 1)), intensity=intensity)
+    opened(written("one alone", (0, 0, 1, 0, 0, 0)), intensity=intensity)

@@ -1,9 +1,12 @@
 """A DICOM series as a volume: its files found, its images stacked, its voxels decoded."""
 
 import dataclasses
+import itertools
 import math
 import os
 import struct
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +27,15 @@ NOT_HU = {"MR", "PT", "NM", "US", "Parametric Map Storage"}  # modalities and a 
 HAS_UNIT = {"CT", "PT", "NM"}  # HU, activity, counts: rescaled values are as they were measured
 HU_TYPES = {"", "HU", "US"}  # of RescaleType; US: unspecified, which scanners write of HU
 SHARED = ("PatientID", "FrameOfReferenceUID")  # by all images of a series, and by their masks
+# what is the same in images of one phase, echo or kind; MR may take every other slice in one acquisition
+PHASES = ("ContrastBolusAgent", "EchoTime", "EchoNumbers", "TemporalPositionIdentifier", "ImageType")
+CT_PHASES = (*PHASES, "AcquisitionNumber")
 NEEDED = (
     "SOPClassUID", "Modality", *SHARED, "PatientSex", "PatientAge", "SeriesInstanceUID", "SeriesNumber",
     "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns", "BitsAllocated",
     "PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient", "ModalityLUTSequence", "RescaleSlope",
     "RescaleIntercept", "RescaleType", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
+    *CT_PHASES,
 )  # fmt: skip
 MOST_RATIO = 1000  # of a scan's voxels to its files, in bytes; real ones are packed 2 to 50 times
 SMALL_BYTES = 1 << 28  # of voxels; a label map may hold next to nothing
@@ -105,6 +112,9 @@ def open_series(ref: VolumeRef) -> Stored:
         if ref.intensity == "hu" and frame.unit.upper() not in HU_TYPES:
             raise _no_hu(frame.path, "RescaleType", frame.unit)
     ordered, grid = stack(frames, ref.path)
+    by_path = {header.path: header.dataset for header in headers}
+    for name in CT_PHASES if stated.get("Modality") == "CT" else PHASES:
+        _refuse_mixed(ref.path, name, [str(by_path[frame.path].get(name) or "") for frame in ordered])
     bits = max(int(header.dataset.get("BitsAllocated") or 16) for header in headers)
     refuse_packed(grid.shape, bits, ref.path, *(header.path for header in headers))
     return Stored(
@@ -114,6 +124,14 @@ def open_series(ref: VolumeRef) -> Stored:
         intercept=np.array([frame.intercept for frame in ordered]),
         patient=patient,
     )
+
+
+def _refuse_mixed(path: str, name: str, values: Sequence[str]) -> None:
+    """Stop where images of two phases lie between each other, as of two that were put into one series."""
+    runs, counts = [value for value, _ in itertools.groupby(values)], Counter(values)
+    if len(runs) > len(counts) > 1 and min(counts.values()) > 1:
+        why = f"images of {len(counts)} phases or echoes lie between each other, by their {name}"
+        raise DataError(f"{path}: {why}. Put each into a folder of its own.")
 
 
 def _no_hu(path: str, name: str, value: str | None) -> DataError:
