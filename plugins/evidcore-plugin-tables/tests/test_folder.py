@@ -8,6 +8,7 @@ import nibabel
 import numpy as np
 import pytest
 import tables_home
+from evidcore_plugin_tables.case_reading import content_mark
 from evidcore_plugin_tables.folder import Folder
 from evidcore_plugin_tables.folder_table import mask_ref
 from evidcore_testing.checks_dataset import check_dataset
@@ -125,7 +126,7 @@ def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_seri
     for case in (first, second):
         np.testing.assert_array_equal(read(case.volumes[0]).array, array)
     before = dataset.fingerprint()
-    os.utime(folder / "98.dcm", ns=(1, 1))
+    (folder / "98.dcm").write_bytes((folder / "98.dcm").read_bytes() + b"\0\0")
     assert home.dataset().fingerprint() != before, "a changed image changes the set"
     home.csv([usual | {"id": "c", "volume": "scans/both.npz#other"}])
     (case,) = home.dataset(axes="SPL", spacing_mm_zyx=(3.0, 2.0, 1.0), missing="skip").cases("train")
@@ -172,15 +173,32 @@ def test_the_fingerprint_changes_with_table_files_and_options(home):
     before = home.dataset().fingerprint()
     assert home.dataset(findings=()).fingerprint() == before
     seen = {before, home.dataset(intensity="arbitrary").fingerprint()}
-    for change in (lambda: home.csv(ROWS[::-1]), lambda: os.utime(path, ns=(1, 1)), path.unlink):
+    facts = path.stat()
+
+    def exchange():
+        path.write_bytes(path.read_bytes()[:-1] + b"?")  # another scan of its size, its time kept
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+    for change in (lambda: home.csv(ROWS[::-1]), exchange, path.unlink):
         change()
         seen.add(home.dataset().fingerprint())
     assert len(seen) == 5
 
 
+@pytest.mark.parametrize("place", [0, 1 << 21, -1])
+def test_a_large_file_that_is_packed_or_differs_in_its_middle_has_another_mark(tmp_path, place):
+    path = tmp_path / "scan.nii"
+    content = bytearray(1 << 22)
+    path.write_bytes(content)
+    before = content_mark(path)
+    content[place] = 1
+    path.write_bytes(content)
+    assert (content_mark(path) != before) == (place != 0)  # a scan that is not packed is looked at in parts
+
+
 def test_the_fingerprint_does_not_depend_on_where_the_folder_lies(home, tmp_path):
     before = home.dataset().fingerprint()
-    shutil.copytree(home.folder / "data", tmp_path / "moved" / "data")  # keeps the files' times
+    shutil.copytree(home.folder / "data", tmp_path / "moved" / "data", copy_function=shutil.copyfile)
     assert Folder(tmp_path / "moved", tmp_path, path="data").fingerprint() == before
 
 

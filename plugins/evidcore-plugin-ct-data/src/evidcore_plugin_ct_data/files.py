@@ -7,8 +7,10 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from evidcore_plugin_tables.case_reading import content_mark
+
 from evidcore.api import DataError
-from evidcore.cache import plain_file
+from evidcore.cache import key_of, plain_file
 from evidcore.data import file_hash
 from evidcore.data.stored import unreadable
 from evidcore.errors import NotDownloadedError
@@ -22,7 +24,7 @@ ARCHIVES = ".archives"  # where fetched archives are kept beside the set
 FETCHED = ".fetched.jsonl"  # revision, name and state of every file that was fetched, a line each
 
 TABLES = {".csv", ".json", ".jsonl", ".txt"}
-State = list[int | str]  # bytes, and time in ns; of a table a hash
+State = list[int | str]  # bytes, and a hash
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,13 +36,13 @@ class Origin:
 
 
 def state_of(path: Path) -> State | None:
-    """Return size and time of a file, or of all in a folder; the content of a table; None of nothing."""
-    if not path.exists():
-        return None
-    if path.suffix in TABLES:
+    """Return the content mark of a file or folder; of a table all of it counts; None of nothing."""
+    if path.suffix in TABLES and path.exists():
         return [path.stat().st_size, file_hash(path)]
-    facts = [item.stat() for item in (path, *(path.iterdir() if path.is_dir() else ()))]
-    return [sum(item.st_size for item in facts), max(item.st_mtime_ns for item in facts)]
+    if path.is_dir():
+        marks = sorted([item.name, *content_mark(item)] for item in path.iterdir() if item.is_file())
+        return [len(marks), key_of(marks)]
+    return content_mark(path) if path.exists() else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

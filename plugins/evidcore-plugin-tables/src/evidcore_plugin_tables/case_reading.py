@@ -1,5 +1,6 @@
 """Reading the cases of a table or folder: which files they name, and what to do about unreadable ones."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -13,11 +14,13 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from evidcore.api import Case, DataError, Dataset, InlineOptions
-from evidcore.cache import plain_file
+from evidcore.cache import key_of, plain_file
 from evidcore.case import Split
-from evidcore.data.files import file_state
+from evidcore.data import file_hash, files
+from evidcore.data.content import REMEMBERED_BYTES, excerpt
 from evidcore.data.reading import read_error
 from evidcore.data.stored import unreadable
+from evidcore.errors import EvidError
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +80,19 @@ def files_of(case: Case) -> list[str]:
     return [ref.path for ref in case.volumes] + sorted({ref.path for ref in case.masks.values()})
 
 
+def content_mark(path: str | Path) -> list[int | str]:
+    """Return a file's size and a hash of its content, of a large one of its middle and end.
+
+    A packed file ends in a checksum of all of it. A copy is the same, whatever its time.
+    """
+    size = os.stat(path).st_size
+    if size < REMEMBERED_BYTES:
+        return [size, file_hash(path)]
+    with plain_file(path, is_text=False).open("rb") as file:
+        file.seek(-16, os.SEEK_END)
+        return [size, key_of([excerpt(str(path)).hex(), file.read().hex()])]
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class CaseTable(Dataset):
     """A data set in a user's folder that one table lists; its fields are its options.
@@ -130,7 +146,7 @@ class CaseTable(Dataset):
         return None
 
     def fingerprint(self) -> str:
-        """Hash options, the table, and name, time and size of every file that is named.
+        """Hash options, the table, and name and content mark of every file that is named.
 
         A DICOM folder or a header with its data beside it are many files. Names are relative to the folder,
         so that it may move.
@@ -143,7 +159,11 @@ class CaseTable(Dataset):
         digest.update(plain_file(self.file).read_bytes() if self.file.exists() else b"")
         for case in self._every():
             for file in files_of(case):
-                state = file_state(file)
-                behind = state and [[os.path.relpath(name, self.folder), *facts] for name, *facts in state]
+                behind = None
+                with contextlib.suppress(EvidError, OSError):
+                    behind = [
+                        [os.path.relpath(part, self.folder), *content_mark(part)]
+                        for part in map(os.path.realpath, files.files_of(file))
+                    ]
                 digest.update(json.dumps([os.path.relpath(file, self.folder), behind]).encode())
         return digest.hexdigest()
