@@ -17,12 +17,14 @@ from evidcore.api import Case, DataError, Dataset, InlineOptions
 from evidcore.cache import key_of, plain_file
 from evidcore.case import Split
 from evidcore.data import file_hash, files
-from evidcore.data.content import REMEMBERED_BYTES, excerpt
+from evidcore.data.content import excerpt
 from evidcore.data.reading import read_error
 from evidcore.data.stored import unreadable
 from evidcore.errors import EvidError
 
 log = logging.getLogger(__name__)
+
+WHOLE_BYTES = 1 << 20  # smaller files are looked at whole
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ def content_mark(path: str | Path) -> list[int | str]:
     A packed file ends in a checksum of all of it. A copy is the same, whatever its time.
     """
     size = os.stat(path).st_size
-    if size < REMEMBERED_BYTES:
+    if size < WHOLE_BYTES:
         return [size, file_hash(path)]
     with plain_file(path, is_text=False).open("rb") as file:
         file.seek(-16, os.SEEK_END)
