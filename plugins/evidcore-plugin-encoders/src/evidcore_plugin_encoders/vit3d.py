@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Len
 from einops import rearrange
 from jaxtyping import Float
 from monai.networks.blocks import Convolution, PatchEmbeddingBlock, ResidualUnit, TransformerBlock
@@ -127,7 +127,7 @@ class ViT3D(PatchEncoder):
         *,
         size_zyx: tuple[Count, Count, Count] = (32, 64, 64),
         patch_zyx: tuple[Count, Count, Count] = (4, 8, 8),
-        spacing_mm_zyx: tuple[()] | tuple[float, float, float] = (),
+        spacing_mm_zyx: Annotated[tuple[float, ...], Len(0, 3)] = (),
         width: Annotated[int, Ge(6)] = 96,
         layers: Annotated[int, Ge(0)] = 0,
         heads: Annotated[int, Ge(1)] = 4,
@@ -167,7 +167,7 @@ class ViT3D(PatchEncoder):
         if len(spacing_mm_zyx) not in (0, 3):
             raise RecipeError(f"vit3d: spacing_mm_zyx must be empty or hold z, y, x, got {spacing_mm_zyx}.")
         spec = EncoderInput(
-            size_zyx=size_zyx, spacing_mm_zyx=spacing_mm_zyx or None,
+            size_zyx=size_zyx, spacing_mm_zyx=_triple(spacing_mm_zyx),
             windows=tuple((low, high) for low, high in windows), any_depth=patch_zyx[0] == 1,
         )  # fmt: skip
         super().__init__(spec, patch_zyx, width, recipe_folder / pretrained if pretrained else None)
@@ -255,3 +255,7 @@ def _layer(width: int, heads: int, norm_eps: float) -> nn.Module:
     block.norm_cross_attn = nn.Identity()
     block.norm1, block.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
     return block
+
+
+def _triple(values: Sequence[float]) -> tuple[float, float, float] | None:
+    return (values[0], values[1], values[2]) if values else None

@@ -73,12 +73,13 @@ def tag(element: str, /, *children: object, **attributes: object) -> Html:
 
     Args:
         element: its name, of an element with an end.
-        children: text or markup.
+        children: text or markup; None is left out.
         attributes: `class_` loses its underscore, other underscores become hyphens.
     """
     labels = {key.rstrip("_").replace("_", "-"): escape(value) for key, value in attributes.items()}
     opening = "".join([element, *(f' {label}="{value}"' for label, value in labels.items())])
-    return Html(f"<{opening}>{join(children)}</{element}>")
+    inside = join(child for child in children if child is not None)
+    return Html(f"<{opening}>{inside}</{element}>")
 
 
 def data_block(value: Any, **attributes: object) -> Html:
