@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from evidcore_plugin_medvr.tools import CropTool, Measure, Zoom
 from evidcore_plugin_views.views import Drr, Montage, Video
-from evidcore_testing.checks_tool import check_tool
+from evidcore_testing.checks_view import check_tool
 from evidcore_testing.data import volume_case
 
 from evidcore.api import Case, Crop, EncoderInput, Prompt, TextPart, VisualPart

@@ -30,7 +30,7 @@ def test_what_was_not_measured_is_a_dash_not_zero():
 
 def test_text_is_escaped_and_markup_is_not():
     assert tag("p", "<b>", Html("<i>x</i>"), title='"') == '<p title="&#34;">&lt;b&gt;<i>x</i></p>'
-    assert tag("input", checked=True, disabled=False, name=None) == "<input checked>"
+    assert tag("b", None, class_="a", data_x=1) == '<b class="a" data-x="1"></b>'
 
 
 def test_data_blocks_cannot_be_ended_from_inside():

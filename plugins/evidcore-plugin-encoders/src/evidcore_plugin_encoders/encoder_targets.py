@@ -165,11 +165,8 @@ def read_targets(
                 else:
                     unmasked[row, place] = True
 
-    pool = ThreadPoolExecutor(thread_count())
-    try:
-        list(pool.map(fill, range(count)))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(thread_count()) as pool:
+        list(pool.map(fill, range(count)))  # an error ends those that have not begun
     reports = tuple(case.report.text if case.report else "" for case in cases)
     return Targets(
         volumes=volumes, findings=findings, sides=sides, patches=shares, voxels=fine, unmasked=unmasked,

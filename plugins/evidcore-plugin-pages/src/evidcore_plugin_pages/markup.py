@@ -63,9 +63,6 @@ def interval(low: float | None, high: float | None, unit: Unit = "plain") -> Htm
     return tag("span", join(ends, " to "), class_="interval")
 
 
-_VOID = frozenset({"br", "hr", "img", "input", "meta", "link", "col"})
-
-
 def join(pieces: Iterable[object], between: str = "") -> Html:
     """Return the pieces one after the other, each escaped unless it is markup."""
     return escape(between).join(map(escape, pieces))
@@ -75,22 +72,14 @@ def tag(element: str, /, *children: object, **attributes: object) -> Html:
     """Return an element.
 
     Args:
-        element: its name.
+        element: its name, of an element with an end.
         children: text or markup; None is left out.
-        attributes: `class_` loses its underscore, other underscores become hyphens; True writes the bare
-            name; None and False leave the attribute out.
+        attributes: `class_` loses its underscore, other underscores become hyphens.
     """
-    written = []
-    for key, value in attributes.items():
-        if value is None or value is False:
-            continue
-        label = key.rstrip("_").replace("_", "-")
-        written.append(f" {label}" if value is True else f' {label}="{escape(value)}"')
-    opening = f"<{element}{''.join(written)}>"
-    if element in _VOID:
-        return Html(opening)
-    inside = "".join(escape(child) for child in children if child is not None)
-    return Html(f"{opening}{inside}</{element}>")
+    labels = {key.rstrip("_").replace("_", "-"): escape(value) for key, value in attributes.items()}
+    opening = "".join([element, *(f' {label}="{value}"' for label, value in labels.items())])
+    inside = join(child for child in children if child is not None)
+    return Html(f"<{opening}>{inside}</{element}>")
 
 
 def data_block(value: Any, **attributes: object) -> Html:

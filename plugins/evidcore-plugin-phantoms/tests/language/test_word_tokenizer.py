@@ -1,5 +1,7 @@
 import pytest
-from evidcore_plugin_phantoms.language.word_tokenizer import SPECIAL_TOKENS, build_tokenizer
+from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
+
+from evidcore.train.tiny_model import SPECIAL_TOKENS
 
 PHRASES = ("lung nodule", "cardiomegaly", "pleural effusion")
 TEXTS = (

@@ -18,14 +18,13 @@ from typing import Any, Literal
 import numpy as np
 from evidcore_plugin_reports.text_models import Pretrained, TextModel
 
-from evidcore.api import DataError, Segmenter, VolumeRef
+from evidcore.api import DataError, VolumeRef
 from evidcore.data import Mask, volume_cache
-from evidcore.data.content import volume_key
 from evidcore.errors import RecipeError
-from evidcore_plugin_segmenters.texts import SESSIONS, TextSession
+from evidcore_plugin_segmenters.texts import MASKS, TextSegmenter
 
 
-class Sam3(Segmenter):
+class Sam3(TextSegmenter):
     """Find and follow what words name through the slices of a volume, with SAM 3.
 
     Each text of a volume passes all slices once; its mask is kept for later windows.
@@ -66,30 +65,20 @@ class Sam3(Segmenter):
         self._loaded = TextModel(named, recipe_folder, "sam3", kind="Sam3VideoModel")
         self._place = str(recipe_folder / folder) if folder else id
         self._revision, self.window_hu = revision or None, window_hu
-        self._opened = functools.lru_cache(maxsize=SESSIONS)(self._open)
+        self.find = functools.lru_cache(maxsize=MASKS)(self._find)
 
-    def session(self, volume: VolumeRef) -> TextSession:
-        """Open `volume`; the model is loaded for the first text."""
-        return self._opened(volume_key(volume), volume)
-
-    def _open(self, key: str, volume: VolumeRef) -> TextSession:
-        """Open a volume; `key` is another where its file has changed."""
-        read = volume_cache.read(volume)
-        is_hu = volume.intensity == "hu"
-        low, high = self.window_hu if is_hu else volume_cache.percentile_ends(volume)
-        shares = np.clip((read.array - low) / max(high - low, 1e-6), 0, 1)
-        find = functools.partial(self._find, np.rint(255 * shares).astype(np.uint8), volume.path)
-        return TextSession(read.shape_zyx, volume.path, find)
-
-    def _find(self, greys: np.ndarray[Any, np.dtype[np.uint8]], path: str, words: str) -> Mask:
+    def _find(self, key: str, volume: VolumeRef, words: str) -> Mask:
         model, processor = self.model, self.processor
         most = model.config.detector_config.text_config.max_position_embeddings
         count = len(processor.tokenizer(words).input_ids)
         if count > most:
-            raise ValueError(f"{path}: {words!r} has {count} tokens, and sam3 reads {most}. Say it shorter.")
-        video = np.repeat(greys[..., None], 3, axis=-1)
+            why = f"{words!r} has {count} tokens, and sam3 reads {most}"
+            raise ValueError(f"{volume.path}: {why}. Say it shorter.")
+        is_hu, array = volume.intensity == "hu", volume_cache.read(volume).array
+        low, high = self.window_hu if is_hu else volume_cache.percentile_ends(volume)
+        greys = np.rint(255 * np.clip((array - low) / max(high - low, 1e-6), 0, 1)).astype(np.uint8)
         state = processor.init_video_session(
-            video=video,
+            video=np.repeat(greys[..., None], 3, axis=-1),
             inference_device=model.device,
             processing_device="cpu",
             video_storage_device="cpu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -121,19 +122,15 @@ class SlicePropagator(Segmenter):
         return network
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class PropagatingSession(SegmenterSession):
     """One volume that objects are carried through, all objects of a call at a time."""
 
-    def __init__(
-        self,
-        volume: Volume,
-        path: str,
-        network: nn.Module,
-        size: int,
-        windows: tuple[tuple[float, float], ...],
-    ) -> None:
-        self._volume, self._path = volume, path
-        self._network, self._size, self._windows = network, size, windows
+    _volume: Volume
+    _path: str
+    _network: nn.Module
+    _size: int
+    _windows: tuple[tuple[float, float], ...]
 
     def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
         """Segment the objects together; see `SegmenterSession.mask`."""

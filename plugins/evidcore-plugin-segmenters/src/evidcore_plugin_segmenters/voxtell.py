@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from evidcore.api import DataError, Segmenter, VolumeRef
+from evidcore.api import DataError, VolumeRef
 from evidcore.compute.loading import device_of
-from evidcore.data import Mask, Volume, volume_cache
-from evidcore.data.content import volume_key
+from evidcore.data import Mask, volume_cache
 from evidcore.data.stored import unreadable
 from evidcore.errors import PluginError
-from evidcore_plugin_segmenters.texts import SESSIONS, TextSession
+from evidcore_plugin_segmenters.texts import MASKS, TextSegmenter
 
 
-class VoxTell(Segmenter):
+class VoxTell(TextSegmenter):
     """Find what words name in a whole volume, with VoxTell, which is installed apart.
 
     Args:
@@ -59,25 +58,16 @@ class VoxTell(Segmenter):
         self._folder, self._sha256, self._device = recipe_folder / folder, sha256, device
         self._embeddings = str(recipe_folder / embeddings) if embeddings else {}
         self._text_model = str(recipe_folder / text_model) if text_model else ""
-        self._opened = functools.lru_cache(maxsize=SESSIONS)(self._open)
+        self.find = functools.lru_cache(maxsize=MASKS)(self._find)
 
-    def session(self, volume: VolumeRef) -> TextSession:
-        """Open `volume`; the model is loaded for the first text."""
-        return self._opened(volume_key(volume), volume)
-
-    def _open(self, key: str, volume: VolumeRef) -> TextSession:
-        """Open a volume; `key` is another where its file has changed."""
-        read = volume_cache.read(volume)
-        find = functools.partial(self._find, read, volume.path)
-        return TextSession(read.shape_zyx, volume.path, find)
-
-    def _find(self, volume: Volume, path: str, words: str) -> Mask:
+    def _find(self, key: str, volume: VolumeRef, words: str) -> Mask:
         if not self._text_model and words.lower() not in self.predictor.list_available_embeddings():
             raise ValueError(
-                f"{path}: voxtell has no embedding of {words!r}. Name embeddings that hold it, or the folder "
-                "of a text_model."
+                f"{volume.path}: voxtell has no embedding of {words!r}. Name embeddings that hold it, or the "
+                "folder of a text_model."
             )
-        data = np.ascontiguousarray(volume.array[None, :, ::-1, ::-1], dtype=np.float32)  # LPS to RAS
+        array = volume_cache.read(volume).array
+        data = np.ascontiguousarray(array[None, :, ::-1, ::-1], dtype=np.float32)  # LPS to RAS
         (mask,) = self.predictor.predict_single_image(data, [words])
         result: Mask = mask[:, ::-1, ::-1] > 0
         return result

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from evidcore.api import Box, Crop, DataError, EncoderInput, View, VisualPart, VolumeRef
+from evidcore.api import Box, Crop, DataError, EncoderInput, View, VisualPart
 from evidcore.case.interaction import FULL
 from evidcore.contracts import Grid
 from evidcore.data import read_geometry
@@ -217,11 +217,6 @@ class PictureView(View):
             return fitted(height, width, self.options)
         except DataError as cause:
             raise DataError(f"{shown.crop.volume.path}: {cause}") from cause
-
-
-def depth_of(ref: VolumeRef) -> int:
-    """Return how many slices a volume has."""
-    return read_geometry(ref).shape_zyx[0]
 
 
 def listed(slices: Sequence[int], *, number: int, of: int) -> str:

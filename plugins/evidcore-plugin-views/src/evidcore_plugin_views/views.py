@@ -9,7 +9,7 @@ from evidcore.builtin.views import spread
 from evidcore.case import Drawing, Part
 from evidcore.data import read_geometry
 from evidcore.errors import RecipeError
-from evidcore_plugin_views.picture_boxes import PICTURES, PictureOptions, PictureView, depth_of, listed
+from evidcore_plugin_views.picture_boxes import PICTURES, PictureOptions, PictureView, listed
 
 
 class Montage(PictureView):
@@ -34,7 +34,7 @@ class Montage(PictureView):
         """Return a list of slices and their picture, volume after volume."""
         parts: list[Part] = []
         for number, ref in enumerate(case.volumes, start=1):
-            slices = tuple(spread(depth_of(ref), self.rows * self.columns))
+            slices = tuple(spread(read_geometry(ref).shape_zyx[0], self.rows * self.columns))
             columns = min(self.columns, len(slices))
             drawing = Drawing(kind="tiles", slices=slices, columns=columns)
             named = listed(slices, number=number, of=len(case.volumes))
@@ -112,7 +112,7 @@ class Video(PictureView):
         """Return a list of slices and all of them, volume after volume."""
         parts: list[Part] = []
         for number, ref in enumerate(case.volumes, start=1):
-            slices = tuple(spread(depth_of(ref), self.slices))
+            slices = tuple(spread(read_geometry(ref).shape_zyx[0], self.slices))
             named = listed(slices, number=number, of=len(case.volumes))
             crop = Crop(volume=ref, drawing=Drawing(kind="slices", slices=slices))
             parts += [TextPart(text=f"{named}:"), VisualPart(crop=crop)]
@@ -121,8 +121,8 @@ class Video(PictureView):
     def pictures(self, part: VisualPart) -> int:
         """Return how many slices a part shows."""
         crop = part.crop
-        depth = crop.box_zyx[1] - crop.box_zyx[0] if crop.box_zyx else depth_of(crop.volume)
-        return len(crop.drawing.slices) if crop.drawing is not None else min(depth, self.slices)
+        first, stop, *_ = read_geometry(crop.volume).box_of(crop)
+        return len(crop.drawing.slices) if crop.drawing is not None else min(stop - first, self.slices)
 
 
 class Image(PictureView):

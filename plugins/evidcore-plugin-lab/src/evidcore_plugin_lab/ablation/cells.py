@@ -52,18 +52,10 @@ class Cell:
         return "finished" if is_whole and self.run.status().get("state") == "finished" else "begun"
 
     @property
-    def folder(self) -> Path:
-        """Return the folder of its run, which has begun."""
+    def ran(self) -> RunFolder:
+        """Return its run, which has begun."""
         assert self.run is not None
-        return self.run.path
-
-    def result(self, stage: str) -> dict[str, Any]:
-        """Return what a finished stage of its run found."""
-        return RunFolder(self.folder).result(stage)
-
-    def lock(self) -> dict[str, Any]:
-        """Return what pins its run."""
-        return RunFolder(self.folder).lock()
+        return self.run
 
     def stage_folders(self, root: Path) -> list[Path]:
         """Return where its stages lie when finished; builds its components. `root` is where runs lie."""
@@ -81,7 +73,7 @@ class Cell:
             before = self.run.recipe()
             return difference(before, tomllib.loads(to_toml(self.recipe))) or changes_since(self.run, lock)
         for stage, inputs in planned_inputs(assembly, lock).items():
-            before_hash = self.result(stage)["inputs"]
+            before_hash = self.run.result(stage)["inputs"]
             if before_hash != inputs_hash(inputs):
                 before = read_object(self.run.store / before_hash / INPUTS)
                 now = json.loads(json.dumps(inputs, default=str))

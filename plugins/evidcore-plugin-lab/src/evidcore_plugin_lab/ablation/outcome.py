@@ -65,7 +65,7 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
         "missing": [f"{arm}/seed-{seed}" for arm, seed in every if (arm, seed) not in there],
         "accepted": list(accepted),
         "cells": [
-            {"arm": cell.arm, "seed": cell.seed, "run": cell.folder.name, "seconds": round(cell.seconds, 1)}
+            {"arm": cell.arm, "seed": cell.seed, "run": cell.ran.path.name, "seconds": round(cell.seconds, 1)}
             for cell in cells
         ],
         "made_with": _made_with(cells),
@@ -75,7 +75,7 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
 def check_metrics(ablation: Ablation, cell: Cell) -> None:
     """Refuse headline metrics that a finished cell has no row for."""
     for index, metric in enumerate(ablation.metrics):
-        rows = cell.result(metric.stage)["rows"]
+        rows = cell.ran.result(metric.stage)["rows"]
         if _row(rows, metric) is not None:
             continue
         named = [row["metric"] for row in rows if row["name"] == metric.name]
@@ -92,7 +92,7 @@ class _Measured:
     def __init__(self, metric: Metric, by_arm: Mapping[str, Sequence[Cell]]) -> None:
         self.metric = metric
         self._cells = [cell for cells in by_arm.values() for cell in cells]
-        results = {cell.name: cell.result(metric.stage) for cell in self._cells}
+        results = {cell.name: cell.ran.result(metric.stage) for cell in self._cells}
         rows = {name: _row(result["rows"], metric) or {} for name, result in results.items()}
         self.unit = next((row.get("unit") for row in rows.values()), None)  # None: the metric tells it
         self._lines = {  # beside an accuracy, by seed: the same in every arm
@@ -104,7 +104,8 @@ class _Measured:
         file = f"{metric.stage}.jsonl"
         items = {
             arm: {
-                cell.seed: row_items(lines(cell.folder / "answers" / file), rows[cell.name]) for cell in cells
+                cell.seed: row_items(lines(cell.ran.path / "answers" / file), rows[cell.name])
+                for cell in cells
             }
             for arm, cells in by_arm.items()
         }
@@ -144,7 +145,7 @@ class _Measured:
         prints = set()
         for cell in self._cells:
             stage = cell.recipe.stages[cell.recipe.stage_names.index(self.metric.stage)]
-            datasets, used = cell.lock()["dataset"], {use.dataset for use in stage.data_uses()}
+            datasets, used = cell.ran.lock()["dataset"], {use.dataset for use in stage.data_uses()}
             prints.add(tuple(datasets[name]["fingerprint"] for name in sorted(used)))
         return len(prints) == 1
 
@@ -208,6 +209,6 @@ def _made_with(cells: Sequence[Cell]) -> Row:
     """Return versions and hardware of the last cell that ran."""
     if not cells:
         return {}
-    lock = max(cells, key=lambda cell: cell.folder.name).lock()
+    lock = max((cell.ran for cell in cells), key=lambda run: run.path.name).lock()
     packages = {name: table["version"] for name, table in lock["package"].items()}
     return {"packages": packages, "versions": lock["versions"], "hardware": lock["hardware"]}

@@ -65,7 +65,7 @@ def archive(place: Path, found: Found, text: str, cells: Sequence[Cell]) -> None
     if place.exists() and not (place / RESULT).is_file() and (not place.is_dir() or any(place.iterdir())):
         raise RunError(f"{place}: holds no ablation, and nothing is overwritten. Name another folder.")
     root, pins = Path.cwd(), {}
-    for name, lock in ((cell.name, cell.lock()) for cell in cells):
+    for name, lock in ((cell.name, cell.ran.lock()) for cell in cells):
         pins[name] = {
             "recipe": lock["recipe"]["hash"],
             "code": {package: table["code"] for package, table in lock["package"].items()},

@@ -63,7 +63,6 @@ import dataclasses
 import functools
 from typing import Literal
 
-from evidcore.model.bank import VOLUMES_PER_PASS
 from evidcore_plugin_lab.plan.shapes import TextShape
 
 Precision = Literal["float32", "bfloat16"]
@@ -320,8 +319,3 @@ def prompts_bytes(text: TextShape, batch: Batch, precision: Precision, whole: We
     number_bytes = NUMBER_BYTES[precision]
     wide = 4 if whole.adapters and whole.is_language_rounded else 3  # of inner width
     return batch.sampled_prompts * batch.prompt_tokens * (4 * h * FLOAT + number_bytes * (h + wide * f))
-
-
-def encoding_volumes(volumes: int) -> int:
-    """Return how many volumes a frozen encoder is given together: never one alone."""
-    return max(2, min(volumes, VOLUMES_PER_PASS))

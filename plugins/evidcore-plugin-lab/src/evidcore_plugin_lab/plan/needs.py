@@ -9,6 +9,7 @@ from evidcore_plugin_audit.stage_order import stages_before
 
 from evidcore.api import Encoder, Patches, Workload
 from evidcore.contracts import Grid
+from evidcore.model.bank import VOLUMES_PER_PASS
 from evidcore.model.packed_attention import packing_pays
 from evidcore.model.parts import matrices_of
 from evidcore.recipe import Recipe
@@ -104,7 +105,7 @@ def _seen(
     is_live = "encoder" in train
     encoder.requires_grad_(is_live)
     bridge.requires_grad_("bridge" in train)
-    together = count if is_live else formula.encoding_volumes(count)
+    together = count if is_live else max(2, min(count, VOLUMES_PER_PASS))  # a frozen one is given two or more
     shape = (together, encoder.input.channels, *size_zyx)
     encoding = _encoding(encoder, shape, is_live=is_live, is_half=is_half)
     grid = encoder.grid(size_zyx)
