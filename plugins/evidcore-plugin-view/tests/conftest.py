@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import threading
+import tomllib
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -38,8 +39,6 @@ EVIL = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b>"
 @pytest.fixture(scope="session")
 def cases():
     """Generated cases by data set and split."""
-    import tomllib
-
     result = {}
     for name, table in tomllib.loads(RECIPE)["dataset"].items():
         dataset = build("dataset", table, given={"cache_folder": cache_folder()}, where=f"dataset.{name}")
