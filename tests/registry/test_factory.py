@@ -45,8 +45,7 @@ def needy(weights: Any, *, depth: int) -> Reward:
 class NotAReward: ...
 
 
-def resolved(kind, table, services=None):
-    return Components(services).table(kind, table)
+resolved = Components().table  # with its defaults
 
 
 def make(table, **more):
