@@ -23,16 +23,6 @@ from safetensors import safe_open
 
 from evidcore import cache as module
 from evidcore.api import Cache, VolumeRef
-from evidcore.cache import (
-    ABANDONED_S,
-    LARGE_BYTES,
-    MOST_BYTES,
-    CorruptEntry,
-    cache_folder,
-    limit_bytes,
-    naming_full_disk,
-    write_atomically,
-)
 from evidcore.contracts import Dataset
 from evidcore.data import file_hash, read
 from evidcore.errors import EvidError, RunError
@@ -69,10 +59,10 @@ def used(path: Path, at_s: float) -> Path:
 
 def test_the_environment_names_the_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("EVID_CACHE", str(tmp_path / "here"))
-    assert cache_folder() == Cache("a").root == tmp_path / "here"
+    assert module.cache_folder() == Cache("a").root == tmp_path / "here"
     monkeypatch.delenv("EVID_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder().name == "evidcore"
+    assert module.cache_folder().name == "evidcore"
 
 
 def test_a_value_is_made_once_for_each_key(one):
@@ -138,7 +128,7 @@ def test_damage_anywhere_in_an_array_is_found(one, caplog):
         try:
             held = one.get_array("key")
             return held and (held.slices(0, len(VALUES)).tobytes(), held.facts)
-        except CorruptEntry:
+        except module.CorruptEntry:
             return None
 
     assert outcome(right) == (VALUES.tobytes(), FACTS)
@@ -241,7 +231,7 @@ def test_a_full_disk_is_named_with_the_way_out(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_rights_is_named(one, tmp_path: Path):
     tmp_path.chmod(0o500)
-    for write in (lambda: write_atomically(tmp_path / "a", b""), lambda: one.put("key", b"")):
+    for write in (lambda: module.write_atomically(tmp_path / "a", b""), lambda: one.put("key", b"")):
         with pytest.raises(RunError, match=f"{tmp_path}.*: no permission to write here"):
             write()
 
@@ -251,7 +241,7 @@ def test_a_caller_says_what_else_would_do(tmp_path):
         pytest.raises(
             RunError, match=r"the folder is read-only\. Free space or rights there, or save elsewhere\."
         ),
-        naming_full_disk(tmp_path, or_else="save elsewhere"),
+        module.naming_full_disk(tmp_path, or_else="save elsewhere"),
     ):
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -267,7 +257,7 @@ def test_others_may_read_what_the_umask_lets_them_and_nothing_private(one, tmp_p
     one.put("a", b"")
     one.put_array("b", VALUES, {})
     one.file("c", ".nii", lambda path: path.write_bytes(b""))
-    write_atomically(tmp_path / "one" / "d", b"")
+    module.write_atomically(tmp_path / "one" / "d", b"")
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "one").iterdir()} == {0o640}
     Cache("two", tmp_path, is_private=True).put("a", b"")
     assert stat.S_IMODE((tmp_path / "two").stat().st_mode) == 0o700
@@ -318,7 +308,7 @@ def test_the_first_large_entry_looks_at_the_folders(tmp_path, monkeypatch):
     monkeypatch.setenv("EVID_CACHE_GB", "0.1")
     large = Cache("large", tmp_path)
     old = filled(large, "old", 99_500_000, 10)
-    assert put(large, LARGE_BYTES)
+    assert put(large, module.LARGE_BYTES)
     assert not old.exists()
 
 
@@ -388,11 +378,12 @@ def test_what_a_living_process_was_given_by_path_stays(one):
 
 def test_what_a_killed_process_left_is_removed_and_what_is_being_written_is_not(one):
     now = time.time()
-    left, fresh = filled(one, ".1.entry", 100, now - ABANDONED_S - 60), filled(one, ".2.entry", 100, now)
+    long_ago = now - module.ABANDONED_S - 60
+    left, fresh = filled(one, ".1.entry", 100, long_ago), filled(one, ".2.entry", 100, now)
     folder = one.root / "one" / ".3.folder"
     folder.mkdir()
     (folder / "a").touch()
-    used(folder, now - ABANDONED_S - 60)
+    used(folder, long_ago)
     put(one, 600)
     put(one, 600)
     assert (left.exists(), fresh.exists(), folder.exists()) == (False, True, False)
@@ -403,7 +394,7 @@ def test_folders_that_are_no_namespace_are_left_alone(one):
     mine.parent.mkdir()
     mine.write_bytes(bytes(9000))
     fetched = module.downloads(one.root, "set", "commit") / "scan.nii.gz"
-    write_atomically(fetched, bytes(9000))
+    module.write_atomically(fetched, bytes(9000))
     for _ in range(3):
         assert put(one, 5000)
     assert mine.exists()
@@ -413,7 +404,8 @@ def test_folders_that_are_no_namespace_are_left_alone(one):
 def test_the_limit_is_50_gb_or_half_of_the_free_disk(tmp_path, monkeypatch):
     monkeypatch.delenv("EVID_CACHE_GB")
     free = shutil.disk_usage(tmp_path).free
-    assert limit_bytes(tmp_path / "not" / "there", 0) == pytest.approx(min(MOST_BYTES, free / 2), rel=0.05)
+    expected = pytest.approx(min(module.MOST_BYTES, free / 2), rel=0.05)
+    assert module.limit_bytes(tmp_path / "not" / "there", 0) == expected
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "nan", "inf"])

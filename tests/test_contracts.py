@@ -44,10 +44,6 @@ def test_every_kind_has_its_check():
     assert all(callable(getattr(testing, f"check_{kind}")) for kind in KINDS)
 
 
-def write_nifti(path, array):
-    return VolumeRef(path=save_nifti(path, array))
-
-
 def write_array(path, array):
     np.save(path, array) if path.endswith("npy") else np.savez(path, array)
     return VolumeRef(path=path, axes="SPL", spacing_mm_zyx=(3.0, 2.0, 1.0))
@@ -59,7 +55,7 @@ def write_picture(path, array):
 
 
 WRITE = {
-    **dict.fromkeys(("nii", "nii.gz"), write_nifti),
+    **dict.fromkeys(("nii", "nii.gz"), lambda path, array: VolumeRef(path=save_nifti(path, array))),
     **dict.fromkeys(("npy", "npz"), write_array),
     **dict.fromkeys(("png", "jpg", "jpeg"), write_picture),
 }

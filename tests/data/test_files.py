@@ -18,9 +18,7 @@ from evidcore.data.pictures import Picture
 from evidcore.data.stored import CHECK_PATH, unreadable
 from evidcore.errors import ContractError, PluginError
 
-
-def scan() -> np.ndarray:
-    return np.arange(120, dtype=np.int16).reshape(4, 5, 6)
+SCAN = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
 
 
 def test_a_format_is_found_by_the_longest_ending_that_one_has(tmp_path):
@@ -33,7 +31,7 @@ def test_a_format_is_found_by_the_longest_ending_that_one_has(tmp_path):
 
 
 def test_a_file_that_is_whole_stands_alone(write):
-    path = write(scan())
+    path = write(SCAN)
     assert files_of(str(path)) == [path]
     before = file_state(str(path))
     assert before is not None
@@ -61,7 +59,7 @@ def test_a_format_that_is_not_read_is_named_with_those_that_are(tmp_path):
      (b"\n<!DOCTYPE html><p>Log in", "is an HTML page, not the file. Download it again")],
 )  # fmt: skip
 def test_what_a_download_left_in_place_of_a_file_is_named(write, tmp_path, name, content, said):
-    path, like = tmp_path / name, read(VolumeRef(path=str(write(scan()))))
+    path, like = tmp_path / name, read(VolumeRef(path=str(write(SCAN))))
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
     asked = str(path.parent if "/" in name else path)
@@ -182,7 +180,7 @@ def test_two_packages_that_read_one_ending_or_one_folder_are_both_named(offered,
 
 def test_a_broken_package_hides_no_format_and_is_named_where_it_might_have_helped(offered, write, tmp_path):
     offered("evid-ones-broken", "[evidcore.format]\nones4 = evid_ones_broken:Missing\n")
-    np.testing.assert_array_equal(read(VolumeRef(path=str(write(scan())))).array, scan())
+    np.testing.assert_array_equal(read(VolumeRef(path=str(write(SCAN)))).array, SCAN)
     (tmp_path / "IM1").write_bytes(b"x" * 200)
     with pytest.raises(DataError, match=r"IM1: is no format that is read.* evid-ones-broken 1\.0 could not"):
         format_of(str(tmp_path / "IM1"))
@@ -225,7 +223,7 @@ def test_a_name_in_another_spelling_is_told_with_the_remedy(tmp_path, there, ask
 @pytest.mark.parametrize("ending", ["nii", "nii.gz", "npy", "npz", "png"])
 def test_a_file_without_rights_is_named(write, tmp_path, ending):
     path = tmp_path / f"a.{ending}"
-    write(scan()).rename(path)  # of whatever content
+    write(SCAN).rename(path)  # of whatever content
     path.chmod(0)
     bare = {"axes": "SPL", "spacing_mm_zyx": (1.0, 1.0, 1.0)} if ending in {"npy", "npz"} else {}
     ref = VolumeRef(path=str(path), intensity="arbitrary", **bare)

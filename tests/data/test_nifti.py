@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from evidcore.api import DataError, VolumeRef, read
 from evidcore.data import read_geometry
 
+NOISE = np.random.default_rng(0).normal(size=(10, 20, 30)).astype(np.float32)
+
 
 def scan(shape=(4, 5, 6), dtype=np.int16) -> np.ndarray:
     return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
@@ -145,10 +147,6 @@ def stored(array):
     return lambda write, folder: save(folder / "a.nii", array, np.eye(4))
 
 
-def noise() -> np.ndarray:
-    return np.random.default_rng(0).normal(size=(10, 20, 30)).astype(np.float32)
-
-
 def flipped(content: bytes) -> bytes:
     place = len(content) // 2
     return content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :]
@@ -193,11 +191,11 @@ HEADERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="
 MADE = {  # what writes the file, and what is said of it
     "missing": (lambda write, folder: folder / "gone.nii.gz", "there is no such file. Check the path"),
     "empty": (spoiled(lambda _: b"", scan()), "the file is empty, 0 bytes"),
-    "cut": (spoiled(lambda all_: all_[:500], noise()), ENDED),
-    "cut late": (spoiled(lambda all_: all_[:9000], noise()), ENDED),
-    "cut at its end": (spoiled(lambda all_: all_[:-9], noise()), ENDED),
-    "checksum": (spoiled(lambda all_: all_[:-8] + b"12345678", noise()), "the gzip stream is damaged ("),
-    "a bit": (spoiled(flipped, noise()), "the gzip stream is damaged ("),
+    "cut": (spoiled(lambda all_: all_[:500], NOISE), ENDED),
+    "cut late": (spoiled(lambda all_: all_[:9000], NOISE), ENDED),
+    "cut at its end": (spoiled(lambda all_: all_[:-9], NOISE), ENDED),
+    "checksum": (spoiled(lambda all_: all_[:-8] + b"12345678", NOISE), "the gzip stream is damaged ("),
+    "a bit": (spoiled(flipped, NOISE), "the gzip stream is damaged ("),
     "cut, unpacked": (
         spoiled(lambda all_: all_[:-10], scan(), "a.nii"),
         "holds 230 bytes of voxels, its header promises 240: the file is cut off",
@@ -260,10 +258,10 @@ def test_a_sparse_file_is_not_read_beyond_what_its_header_promises(write, refusa
 
 
 def test_all_members_of_a_packed_file_are_unpacked(write):
-    path = write(noise())
+    path = write(NOISE)
     content = gzip.decompress(path.read_bytes())
     path.write_bytes(gzip.compress(content[:5000]) + gzip.compress(content[5000:]))
-    np.testing.assert_array_equal(read(VolumeRef(path=str(path))).array, noise())
+    np.testing.assert_array_equal(read(VolumeRef(path=str(path))).array, NOISE)
 
 
 @pytest.mark.parametrize("code", ["sform_code", "qform_code"])

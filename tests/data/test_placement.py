@@ -30,6 +30,8 @@ def test_grids_fit_up_to_a_tenth_of_a_voxel():
 
 
 SHAPE = (20, 24, 22)
+X, Y, Z = np.indices(SHAPE)
+SMOOTH = (300 * np.sin(X / 5) + 200 * np.cos(Y / 6) + 10 * Z).round().astype(np.int16)  # no sharp edges, HU
 SHEAR = np.array([[-1.0, 0, 0, 4], [0, -1.0, -0.8, 6], [0, 0, 2.5, -9], [0, 0, 0, 1]])  # RAS, x y z
 
 
@@ -38,12 +40,6 @@ def turned(degrees: float) -> np.ndarray:
     angle = np.radians(degrees)
     turn = np.array([[1, 0, 0], [0, np.cos(angle), -np.sin(angle)], [0, np.sin(angle), np.cos(angle)]])
     return nibabel.affines.from_matvec(turn @ np.diag([-1.0, -1.5, 2.5]), [3, 4, 5])
-
-
-def smooth() -> np.ndarray:
-    """Return a volume (x, y, z) without sharp edges, whole HU."""
-    x, y, z = np.meshgrid(*(np.arange(count) for count in SHAPE), indexing="ij")
-    return (300 * np.sin(x / 5) + 200 * np.cos(y / 6) + 10 * z).round().astype(np.int16)
 
 
 def save(path: Path, array_xyz: np.ndarray, affine: np.ndarray) -> str:
@@ -65,7 +61,7 @@ def by_nibabel(path: str, volume: Volume) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("affine", [SHEAR, turned(9.0), turned(-30.0)], ids=["shear", "9", "30"])
 def test_leaning_axes_are_resampled_as_nibabel_does(tmp_path, affine):
-    path = save(tmp_path / "a.nii.gz", smooth(), affine)
+    path = save(tmp_path / "a.nii.gz", SMOOTH, affine)
     ref = VolumeRef(path=path, tilted="resample")
     volume = read(ref)
     assert tilt_degrees(volume.geometry) < 1e-6
@@ -79,7 +75,7 @@ def test_leaning_axes_are_resampled_as_nibabel_does(tmp_path, affine):
 
 @pytest.mark.parametrize("affine", [SHEAR, turned(9.0), turned(-30.0)], ids=["shear", "9", "30"])
 def test_a_given_spacing_counts_along_the_voxel_axes_wherever_they_point(tmp_path, affine):
-    path = save(tmp_path / "a.nii.gz", smooth(), affine)
+    path = save(tmp_path / "a.nii.gz", SMOOTH, affine)
     grid = FileGrid(shape=SHAPE, affine=np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine)
     given = (5.0, 3.0, 2.0)
     stated, result = (
@@ -97,7 +93,7 @@ def test_a_given_spacing_counts_along_the_voxel_axes_wherever_they_point(tmp_pat
 @pytest.mark.parametrize("affine", [SHEAR, turned(-30.0)], ids=["shear", "30 degrees"])
 def test_a_mask_on_the_leaning_grid_is_at_each_voxel_what_the_nearest_one_says(tmp_path, affine):
     labels = (np.random.default_rng(4).random(SHAPE) < 0.3).astype(np.uint8)
-    path = save(tmp_path / "a.nii.gz", smooth(), affine)
+    path = save(tmp_path / "a.nii.gz", SMOOTH, affine)
     volume = read(VolumeRef(path=path, tilted="resample"))
     mask = read_mask(MaskRef(path=save(tmp_path / "m.nii.gz", labels, affine)), volume)
     from_file = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine
@@ -114,15 +110,15 @@ def test_a_mask_on_the_leaning_grid_is_at_each_voxel_what_the_nearest_one_says(t
 
 
 def test_outside_of_a_scan_of_arbitrary_intensity_is_its_lowest_value(tmp_path):
-    path = save(tmp_path / "a.nii.gz", smooth(), SHEAR)
+    path = save(tmp_path / "a.nii.gz", SMOOTH, SHEAR)
     volume = read(VolumeRef(path=path, tilted="resample", intensity="arbitrary"))
-    assert volume.array.min() == smooth().min()
+    assert volume.array.min() == SMOOTH.min()
 
 
 def test_a_mask_of_a_part_on_the_leaning_grid_is_that_of_the_whole_and_one_on_another_is_refused(tmp_path):
     labels = np.zeros(SHAPE, np.uint8)
     labels[6:14, 8:16, 5:15] = 3
-    path = save(tmp_path / "a.nii.gz", smooth(), SHEAR)
+    path = save(tmp_path / "a.nii.gz", SMOOTH, SHEAR)
     mask_path = save(tmp_path / "m.nii.gz", labels, SHEAR)
     moved = SHEAR @ nibabel.affines.from_matvec(np.eye(3), [0, 0, 4])
     part_path = save(tmp_path / "part.nii.gz", labels[:, :, 4:18], moved)
@@ -137,7 +133,7 @@ def test_a_mask_of_a_part_on_the_leaning_grid_is_that_of_the_whole_and_one_on_an
 
 
 def test_arrays_of_masks_lie_on_the_straight_grid(tmp_path):
-    volume = read(VolumeRef(path=save(tmp_path / "a.nii.gz", smooth(), SHEAR), tilted="resample"))
+    volume = read(VolumeRef(path=save(tmp_path / "a.nii.gz", SMOOTH, SHEAR), tilted="resample"))
     held = np.zeros(volume.shape_zyx, bool)
     held[3, 4, 5] = True
     np.savez(tmp_path / "m.npz", lesion=held)
@@ -145,7 +141,7 @@ def test_arrays_of_masks_lie_on_the_straight_grid(tmp_path):
 
 
 def test_a_straight_file_is_not_touched_by_resample(tmp_path):
-    path = save(tmp_path / "a.nii.gz", smooth(), np.diag([-1.0, -1.5, 2.5, 1.0]))
+    path = save(tmp_path / "a.nii.gz", SMOOTH, np.diag([-1.0, -1.5, 2.5, 1.0]))
     item, other = read(VolumeRef(path=path)), read(VolumeRef(path=path, tilted="resample"))
     np.testing.assert_array_equal(item.array, other.array)
     assert other.source is None

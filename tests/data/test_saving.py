@@ -9,44 +9,36 @@ from PIL import Image
 from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data import Geometry, Volume, save_mask, save_volume
 
-SHAPE = (4, 5, 6)
-
-
-def scan() -> np.ndarray:
-    return np.arange(120, dtype=np.int16).reshape(SHAPE)
-
-
-def lesion(shape=SHAPE) -> np.ndarray:
-    mask = np.zeros(shape, bool)
-    mask[1, 2, 3:], mask[-1, 0, 0] = True, True
-    return mask
+SCAN = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
+LESION = np.zeros(SCAN.shape, bool)
+LESION[1, 2, 3:], LESION[-1, 0, 0] = True, True
 
 
 @pytest.mark.parametrize("axes", ["LPS", "RAS", "SAL", "PIR"])
 @pytest.mark.parametrize("name", ["m.nii.gz", "m.nii"])
 def test_a_mask_lies_on_the_grid_of_its_file(write, tmp_path, axes, name):
-    path = write(scan(), axes=axes)
+    path = write(SCAN, axes=axes)
     ref = VolumeRef(path=str(path))
-    save_mask(lesion(), ref, tmp_path / name)
+    save_mask(LESION, ref, tmp_path / name)
     source, saved = nibabel.load(path), nibabel.load(tmp_path / name)
     assert saved.shape == source.shape
     np.testing.assert_array_equal(saved.affine, source.affine)
     # second opinion: the voxels that nibabel finds inside hold the values that the mask picks in body axes
     inside = np.asarray(saved.dataobj) == 1
-    assert set(np.asarray(source.dataobj)[inside]) == set(scan()[lesion()])
-    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / name)), read(ref)), lesion())
+    assert set(np.asarray(source.dataobj)[inside]) == set(SCAN[LESION])
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / name)), read(ref)), LESION)
 
 
 def test_affines_codes_kind_and_shape_of_a_nifti_file_are_kept(tmp_path):
     affine = np.array([[-1.0, 0, 0, 4], [0, -1.0, 0.01, 6], [0, 0, 2.5, -9], [0, 0, 0, 1]])
-    image = nibabel.Nifti2Image(scan().T[..., None].astype(np.float32), affine)
+    image = nibabel.Nifti2Image(SCAN.T[..., None].astype(np.float32), affine)
     image.set_sform(affine, 2)
     image.set_qform(affine, 1)
     image.header.set_slope_inter(2.0, -1000.0)
     image.header["cal_max"] = 400
     image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"private"))
     image.to_filename(tmp_path / "a.nii.gz")
-    save_mask(lesion(), VolumeRef(path=str(tmp_path / "a.nii.gz")), tmp_path / "m.nii.gz")
+    save_mask(LESION, VolumeRef(path=str(tmp_path / "a.nii.gz")), tmp_path / "m.nii.gz")
     saved = nibabel.load(tmp_path / "m.nii.gz")
     assert isinstance(saved, nibabel.Nifti2Image)
     assert saved.shape == (6, 5, 4, 1)
@@ -62,23 +54,23 @@ def test_affines_codes_kind_and_shape_of_a_nifti_file_are_kept(tmp_path):
 
 
 def test_arrays_and_pictures_get_a_mask_that_reads_back(tmp_path):
-    np.save(tmp_path / "a.npy", scan()[::-1])
+    np.save(tmp_path / "a.npy", SCAN[::-1])
     ref = VolumeRef(path=str(tmp_path / "a.npy"), axes="IPL", spacing_mm_zyx=(3.0, 2.0, 1.0))
-    save_mask(lesion(), ref, tmp_path / "m.nii.gz")
-    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), lesion())
-    Image.fromarray(scan()[0].astype(np.uint8)).save(tmp_path / "p.png")
+    save_mask(LESION, ref, tmp_path / "m.nii.gz")
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), LESION)
+    Image.fromarray(SCAN[0].astype(np.uint8)).save(tmp_path / "p.png")
     ref = VolumeRef(path=str(tmp_path / "p.png"), intensity="arbitrary")
-    mask = scan()[:1] > 20
+    mask = SCAN[:1] > 20
     save_mask(mask, ref, tmp_path / "p.nii.gz")
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "p.nii.gz")), read(ref)), mask)
 
 
 def test_a_mask_keeps_the_spacing_that_the_file_states(write, tmp_path):
-    path = write(scan())
+    path = write(SCAN)
     ref = VolumeRef(path=str(path), spacing_mm_zyx=(1.0, 1.0, 1.0))
-    save_mask(lesion(), ref, tmp_path / "m.nii.gz")
+    save_mask(LESION, ref, tmp_path / "m.nii.gz")
     np.testing.assert_array_equal(nibabel.load(tmp_path / "m.nii.gz").affine, nibabel.load(path).affine)
-    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), lesion())
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), LESION)
 
 
 def test_a_mask_of_a_leaning_scan_lies_on_its_leaning_grid(tmp_path):
@@ -153,7 +145,7 @@ def test_saved_over_an_odd_grid_it_opens_in_itk_and_nibabel_with_the_same_voxels
 
 def test_a_slice_and_a_sheared_scan_are_saved_as_they_lie(tmp_path):
     geometry = Geometry(shape_zyx=(1, 5, 6), affine=np.diag([3.0, 2.0, 1.0, 1.0]))
-    volume = Volume(array=scan().reshape(-1, 5, 6)[:1], geometry=geometry, intensity="hu")
+    volume = Volume(array=SCAN.reshape(-1, 5, 6)[:1], geometry=geometry, intensity="hu")
     save_volume(volume, tmp_path / "s.nii.gz")
     itk = SimpleITK.ReadImage(str(tmp_path / "s.nii.gz"))
     np.testing.assert_array_equal(SimpleITK.GetArrayFromImage(itk), volume.array)
@@ -168,11 +160,11 @@ def test_a_slice_and_a_sheared_scan_are_saved_as_they_lie(tmp_path):
 
 
 def test_what_cannot_be_saved_is_refused(write, tmp_path):
-    ref = VolumeRef(path=str(write(scan())))
+    ref = VolumeRef(path=str(write(SCAN)))
     for mask, name, said in (
-        (lesion(), "m.nrrd", "m.nrrd: masks are saved as NIfTI. End the name in .nii.gz"),
-        (lesion().T, "m.nii", "is boolean with shape (4, 5, 6) (z, y, x), got bool with shape (6, 5, 4)"),
-        (lesion().astype(np.uint8), "m.nii", "got uint8 with shape (4, 5, 6). Make it on the grid"),
+        (LESION, "m.nrrd", "m.nrrd: masks are saved as NIfTI. End the name in .nii.gz"),
+        (LESION.T, "m.nii", "is boolean with shape (4, 5, 6) (z, y, x), got bool with shape (6, 5, 4)"),
+        (LESION.astype(np.uint8), "m.nii", "got uint8 with shape (4, 5, 6). Make it on the grid"),
     ):
         with pytest.raises(DataError, match=re.escape(said)):
             save_mask(mask, ref, tmp_path / name)

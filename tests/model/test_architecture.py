@@ -1,11 +1,6 @@
 import pytest
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoModelForSequenceClassification,
-)
+import transformers
 
 from evidcore.model.architecture import shipped
 
@@ -14,18 +9,18 @@ QWEN, JUDGE = "Qwen/Qwen2.5-3B-Instruct", "weqweasdas/RM-Mistral-7B"
 
 def parameters(id, auto):
     with torch.device("meta"):
-        model = auto.from_config(AutoConfig.from_pretrained(shipped()[id].folder))
+        model = auto.from_config(transformers.AutoConfig.from_pretrained(shipped()[id].folder))
     return sum(weight.numel() for weight in model.parameters())
 
 
 @pytest.mark.parametrize("id", sorted(shipped()))
 def test_a_shape_has_the_parameters_of_the_published_files(id):
-    config = AutoConfig.from_pretrained(shipped()[id].folder)
-    auto = AutoModelForCausalLM
+    config = transformers.AutoConfig.from_pretrained(shipped()[id].folder)
+    auto = transformers.AutoModelForCausalLM
     if getattr(config, "vision_config", None) is not None:
-        auto = AutoModelForImageTextToText
+        auto = transformers.AutoModelForImageTextToText
     elif "SequenceClassification" in config.architectures[0]:
-        auto = AutoModelForSequenceClassification
+        auto = transformers.AutoModelForSequenceClassification
     assert 2 * parameters(id, auto) == shipped()[id].weights_bytes
 
 

@@ -124,27 +124,22 @@ def with_a_word(folder):
     tokenizer.save_pretrained(folder)
 
 
+def holding(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
 SPOILED = [
-    (
-        lambda folder: (folder / "adapter_config.json").write_text("{}"),
-        "holds an adapter .* merge_and_unload",
-    ),
+    (holding("adapter_config.json", "{}"), "holds an adapter .* merge_and_unload"),
     (lambda folder: configured(folder, quantization_config={"quant_method": "awq"}), "has quantised weights"),
-    (
-        lambda folder: (folder / "model.safetensors").write_text("version https://git-lfs"),
-        "git-lfs left a po",
-    ),
+    (holding("model.safetensors", "version https://git-lfs"), "git-lfs left a po"),
     (cut_off, r"model.safetensors holds no weights \(.*not fully covered\). Get it anew"),
     (
-        lambda folder: (folder / INDEX).write_text('{"weight_map": {"a": "model-2.safetensors"}}'),
+        holding(INDEX, '{"weight_map": {"a": "model-2.safetensors"}}'),
         "lacks model-2.safetensors, which its index lists. Get it anew",
     ),
+    (holding(INDEX, "{}"), r"lists no files of weights \(KeyError\). Get it anew"),
     (
-        lambda folder: (folder / INDEX).write_text("{}"),
-        "lists no files of weights \\(KeyError\\). Get it anew",
-    ),
-    (
-        lambda folder: (folder / "tokenizer.json").write_text('{"version": "9", "model": {"type": "New"}}'),
+        holding("tokenizer.json", '{"version": "9", "model": {"type": "New"}}'),
         "holds no model that can be read|could not be loaded",
     ),
     (in_eight_bits, "model.safetensors has quantised weights. Name the model they are of"),

@@ -150,16 +150,14 @@ def test_a_segmenter_is_swapped_from_the_command_line(write, offered):
         assert recipe.stages[:-1] == load(path).stages[:-1]
 
 
-def test_the_schema_allows_a_segmenter_as_a_table_or_as_a_service():
-    found = [one["properties"] for one in recipe_schema()["$defs"]["evaluation"]["anyOf"]]
-    options = {one["use"]["enum"][0]: one for one in found}
+def test_the_schema_has_every_stage_and_what_evaluations_add_a_segmenter_as_table_or_service():
+    definitions = recipe_schema()["$defs"]
+    evaluations = definitions["evaluation"]["anyOf"]
+    options = {one["properties"]["use"]["enum"][0]: one["properties"] for one in evaluations}
     given = {"anyOf": [{"$ref": "#/$defs/segmenter"}, {"type": "string"}]}
     assert options["segmentation"]["segmenter"] == given
     assert options["report"]["metric"]["type"] == "array"
-
-
-def test_the_schema_has_every_stage_and_leaves_open_what_evaluations_add():
-    stages = {one["properties"]["kind"]["const"]: one for one in recipe_schema()["$defs"]["stage"]["anyOf"]}
+    stages = {one["properties"]["kind"]["const"]: one for one in definitions["stage"]["anyOf"]}
     assert stages.keys() >= {"audit", "evaluate", "fit", "grpo", "sft"}
     assert stages["sft"]["additionalProperties"] is False
     assert "additionalProperties" not in stages["evaluate"]

@@ -1,5 +1,4 @@
 import dataclasses
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +10,12 @@ from evidcore.errors import ContractError, PluginError, RecipeError
 from evidcore.registry.factory import Components, arguments, build, flat_forms, name_of, offer_of, options
 
 
-class Overlap(Reward):
+class Silent(Reward):
+    def __call__(self, rollouts, earlier):
+        return [None for _ in rollouts]
+
+
+class Overlap(Silent):
     def __init__(
         self,
         policy: Any = None,
@@ -24,9 +28,6 @@ class Overlap(Reward):
     ):
         self.seen = {"policy": policy, "labels": labels, "empty": empty, "mode": mode, "atlas": atlas}
         self.scorer = scorer
-
-    def __call__(self, rollouts: Sequence[Any], earlier: Mapping[str, Any]) -> Sequence[None]:
-        return [None for _ in rollouts]
 
 
 class Same(Scorer):
@@ -44,8 +45,7 @@ def needy(weights: Any, *, depth: int) -> Reward:
 class NotAReward: ...
 
 
-def resolved(kind, table, services=None):
-    return Components(services).table(kind, table)
+resolved = Components().table  # with its defaults
 
 
 def make(table, **more):
@@ -97,7 +97,7 @@ def test_the_resolved_table_holds_every_default_and_builds_the_same():
     assert make(full).seen == make({"use": "overlap-here"}).seen
 
 
-class Chained(Reward):
+class Chained(Silent):
     """Has a labeler of its own, given to its scorers, of which it has as many as the recipe names."""
 
     def __init__(
@@ -108,9 +108,6 @@ class Chained(Reward):
         more: tuple[Scorer, ...] = ({"use": "after-here"},),
     ):
         self.first, self.others, self.more = first, others, more
-
-    def __call__(self, rollouts, earlier):
-        return [None for _ in rollouts]
 
 
 class After(Same):
@@ -154,12 +151,9 @@ class Bounds(Limits):
     judge: Scorer | None = None
 
 
-class Sharing(Reward):
+class Sharing(Silent):
     def __init__(self, *, depth: int = 1, limits: Annotated[Limits, InlineOptions]):
         self.depth, self.limits = depth, limits
-
-    def __call__(self, rollouts, earlier):
-        return [None for _ in rollouts]
 
 
 class Other(Sharing):

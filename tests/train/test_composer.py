@@ -42,10 +42,6 @@ class Raises(Reward):
         raise self.make()
 
 
-def missing_file():
-    return KeyError("glossary.csv")
-
-
 @pytest.fixture
 def rollouts(bench):
     """Two groups of three."""
@@ -231,7 +227,8 @@ def test_a_broken_contract_names_package_reward_and_value(rollouts, answers, mes
 
 
 def test_a_raising_reward_is_blamed_with_its_cause(rollouts):
-    reward = NamedReward(name="broken", reward=Raises(missing_file), package="their-package 1.2")
+    broken = Raises(lambda: KeyError("glossary.csv"))
+    reward = NamedReward(name="broken", reward=broken, package="their-package 1.2")
     item, other = (rollouts[number].prompt.id for number in (0, 3))
     with pytest.raises(ContractError) as caught:
         RewardComposer([reward])(rollouts)
@@ -257,7 +254,7 @@ READER = Offer(kind="reader", name="eyes", package="evid-eyes", version="1.0", t
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (missing_file, "KeyError: 'glossary.csv'"),
+        (lambda: KeyError("glossary.csv"), "KeyError: 'glossary.csv'"),
         (lambda: ValueError("x" * 500), f"ValueError: {'x' * 188}"),
         (lambda: DataError("scan.nii: cannot be read"), "DataError: scan.nii: cannot be read"),
     ],

@@ -8,7 +8,6 @@ from evidcore.builtin.rollouts import Plain
 from evidcore.errors import ContractError
 from evidcore.model.bank import FeatureBank
 from evidcore.reward.composer import NamedReward
-from evidcore.train.settings import Lora
 
 
 def test_equal_rewards_give_no_gradient_where_beta_is_0_and_are_warned_of(bench, caplog):
@@ -73,25 +72,11 @@ def test_a_group_whose_tokens_have_no_credit_is_a_dead_one(bench):
 
 
 @pytest.mark.slow
-def test_a_reward_that_is_none_everywhere_is_no_reward_and_their_order_does_not_matter(bench):
-    silent = NamedReward(name="silent", reward=bench.Silence(), weight=3.0)
+def test_the_order_of_rewards_does_not_matter(bench):
     constant = NamedReward(name="constant", reward=bench.Constant(), weight=0.3)
-    alone, _ = bench.run("alone")
-    beside, heard = bench.run("beside", rewards=[bench.letters(), silent])
-    assert torch.equal(bench.flat(alone), bench.flat(beside))
-    assert heard.steps[0]["unscored/silent"] == 16
     first, _ = bench.run("first", rewards=[bench.letters(), constant])
     last, _ = bench.run("last", rewards=[constant, bench.letters()])
     torch.testing.assert_close(bench.flat(first), bench.flat(last), rtol=0, atol=1e-6)
-
-
-def test_lora_trains_and_is_merged_and_its_reference_is_the_model_without(bench):
-    start, _ = bench.model()
-    trained, heard = bench.run(lora=Lora(rank=2, alpha=4.0), steps=2, trl={"beta": 0.1}, learning_rate=1e-2)
-    assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-6)
-    assert heard.steps[1]["kl"] > 0
-    assert [name for name, _ in trained.named_parameters()] == [name for name, _ in start.named_parameters()]
-    assert not torch.equal(bench.flat(trained), bench.flat(start))
 
 
 @pytest.mark.slow

@@ -158,8 +158,6 @@ def test_ct_org_may_lie_in_two_folders(ct_org):
     assert read_mask(cases["volume-22"].masks["liver"], like=read(cases["volume-22"].volumes[0])).any()
 
 
-def test_what_is_missing_of_ct_org_is_named(ct_org, tmp_path):
+def test_what_is_missing_of_ct_org_is_named(ct_org):
     (ct_org.set / "labels-20.nii.gz").unlink()
     assert f"{ct_org.set / 'labels-20.nii.gz'}: there is no such file. It comes" in ct_org.refusal("test")
-    (tmp_path / "empty").mkdir()
-    assert "empty: holds no files volume-0.nii.gz and so on" in ct_org.refusal(path="empty")

@@ -17,10 +17,8 @@ from evidcore.data.placement import TILT_LIMIT_DEGREES, tilt_degrees
 VALUES = np.zeros((12, 220, 200), np.int16)  # 1.06 MB: large enough for the cache
 
 
-def lesion() -> np.ndarray:
-    mask = np.zeros(SHAPE, bool)
-    mask[1, 2, 3:], mask[-1, 0, 0] = True, True
-    return mask
+LESION = np.zeros(SHAPE, bool)
+LESION[1, 2, 3:], LESION[-1, 0, 0] = True, True
 
 
 @pytest.fixture(autouse=True)
@@ -91,13 +89,13 @@ def test_series_of_one_folder_never_stand_in_for_each_other(write_series, tmp_pa
 def test_a_mask_of_a_series_lies_over_it_in_another_reader(write_series, tmp_path, axes):
     folder = write_series(scan(), axes=axes)
     ref = VolumeRef(path=str(folder))
-    save_mask(lesion(), ref, tmp_path / "m.nii.gz")
+    save_mask(LESION, ref, tmp_path / "m.nii.gz")
     image, mask = simpleitk_series(folder), SimpleITK.ReadImage(str(tmp_path / "m.nii.gz"))
     over = SimpleITK.GetArrayFromImage(
         SimpleITK.Resample(mask, image, SimpleITK.Transform(), SimpleITK.sitkNearestNeighbor)
     )
-    assert set(SimpleITK.GetArrayFromImage(image)[over == 1]) == set(scan()[lesion()])
-    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), lesion())
+    assert set(SimpleITK.GetArrayFromImage(image)[over == 1]) == set(scan()[LESION])
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), LESION)
 
 
 def test_a_series_under_a_tilted_gantry_leans(write_series):

@@ -6,26 +6,21 @@ from pathlib import Path
 import pytest
 from evidcore_testing.fixtures import offered as offered
 
-sys.path.insert(0, str(Path(__file__).parent))  # disc_cases
+sys.path.insert(0, str(Path(__file__).parent))
+from disc_cases import CYST, STONE, disc_case
 
 
 @pytest.fixture(scope="session")
 def discs(tmp_path_factory):
-    from disc_cases import disc_case
-
     folder = tmp_path_factory.mktemp("discs")
     return [disc_case(folder, number) for number in range(70)]
 
 
 @pytest.fixture
 def healthy(tmp_path):
-    from disc_cases import disc_case
-
     return disc_case(tmp_path, 2, [])
 
 
 @pytest.fixture
 def sick(tmp_path):
-    from disc_cases import CYST, STONE, disc_case
-
     return disc_case(tmp_path, 1, ["cyst", "stone"], where={"cyst": CYST, "stone": STONE})

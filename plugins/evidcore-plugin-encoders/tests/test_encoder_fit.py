@@ -5,17 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_encoders import objectives
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, encode, fit_encoder, side_accuracy
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
-from evidcore_plugin_encoders.objectives import (
-    Contrastive,
-    Labels,
-    Masks,
-    Voxels,
-    Zones,
-    known_entropy,
-    pooled,
-)
 from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_views.views import Drr, Montage, Video
@@ -152,7 +144,7 @@ def test_a_declared_spacing_moves_masks_like_volumes(train):
 
 def test_pooling_is_the_maximum_and_mean_of_each_zone():
     features = torch.randn(2, 512, 3)
-    result = pooled(features, GRID, heights=4, halves=2)
+    result = objectives.pooled(features, GRID, heights=4, halves=2)
     cube = features.view(2, 8, 8, 8, 3)
     for zone in range(8):
         height, half = divmod(zone, 2)
@@ -165,12 +157,12 @@ def test_what_is_unknown_costs_nothing():
     logits = torch.tensor([[0.3, -5.0], [2.0, 7.0]])
     states = torch.tensor([[1, -1], [0, -1]])
     by_hand = (math.log(1 + math.exp(-0.3)) + math.log(1 + math.exp(2.0))) / 2
-    assert known_entropy(logits, states).item() == pytest.approx(by_hand)
-    assert known_entropy(logits, torch.full((2, 2), -1)).item() == 0
+    assert objectives.known_entropy(logits, states).item() == pytest.approx(by_hand)
+    assert objectives.known_entropy(logits, torch.full((2, 2), -1)).item() == 0
 
 
 def test_the_mask_loss_is_what_the_hand_computes():
-    head = Masks(4, GRID, 1)
+    head = objectives.Masks(4, GRID, 1)
     torch.nn.init.zeros_(head.linear.weight)
     torch.nn.init.constant_(head.linear.bias, 0.5)
     patches = torch.zeros(1, 1, 512, dtype=torch.uint8)
@@ -183,7 +175,7 @@ def test_the_mask_loss_is_what_the_hand_computes():
 
 
 def test_a_small_sign_counts_in_its_best_patch():
-    head = Masks(4, GRID, 1)
+    head = objectives.Masks(4, GRID, 1)
     patches = torch.zeros(1, 1, 512, dtype=torch.uint8)
     patches[0, 0, 7] = 3  # below the share from which a patch counts, but there is no better one
     untold = torch.full((1, 1), -1)
@@ -192,7 +184,7 @@ def test_a_small_sign_counts_in_its_best_patch():
 
 
 def test_zones_ask_where_the_mask_lies():
-    head = Zones(2, GRID, 1)
+    head = objectives.Zones(2, GRID, 1)
     features = torch.zeros(1, 512, 2)
     cube = features.view(1, 8, 8, 8, 2)
     cube[:, 6:, :, 4:] = 5.0  # cranial, left
@@ -206,31 +198,31 @@ def test_zones_ask_where_the_mask_lies():
 
 def test_a_present_finding_without_a_mask_is_no_evidence_of_absence():
     unmasked = targets(cases=1, unmasked=torch.ones(1, 1, dtype=torch.bool), findings=torch.full((1, 1), -1))
-    for head in (Masks(4, GRID, 1), Zones(4, GRID, 1).eval()):
+    for head in (objectives.Masks(4, GRID, 1), objectives.Zones(4, GRID, 1).eval()):
         assert head(torch.randn(1, 512, 4), unmasked).item() == 0
 
 
 def test_sides_are_learned_only_where_they_are_told():
     torch.manual_seed(0)
-    head = Labels(4, GRID, 1).eval()
+    head = objectives.Labels(4, GRID, 1).eval()
     features = torch.randn(3, 512, 4)
     findings = torch.ones(3, 1, dtype=torch.int8)
     untold = head(features, targets(cases=3, findings=findings, sides=torch.full((3, 2, 1), -1))).item()
     told = head(features, targets(cases=3, findings=findings)).item()
     assert told > untold
-    anywhere = head.anywhere(pooled(features, GRID))[:, 0]
-    assert untold == pytest.approx(known_entropy(anywhere, findings).item())
+    anywhere = head.anywhere(objectives.pooled(features, GRID))[:, 0]
+    assert untold == pytest.approx(objectives.known_entropy(anywhere, findings).item())
 
 
 def test_without_any_difference_the_contrastive_loss_is_that_of_guessing():
-    head = Contrastive(4, GRID, 1).eval()
+    head = objectives.Contrastive(4, GRID, 1).eval()
     features = torch.randn(1, 512, 4).expand(5, -1, -1)
     loss = head(features, targets(cases=5, reports=("There is a nodule.",) * 5))
     assert loss.item() == pytest.approx(math.log(5), abs=1e-5)
 
 
 def test_the_text_tower_reads_sentences_not_their_order():
-    head = Contrastive(4, GRID, 1)
+    head = objectives.Contrastive(4, GRID, 1)
     texts = ["No nodule. Emphysema is seen.", "Emphysema is seen. No nodule.", "No emphysema. A nodule."]
     item, two, other = head._texts(texts, torch.device("cpu"))
     assert torch.allclose(item, two, atol=1e-5)
@@ -251,7 +243,7 @@ def test_each_objective_is_learned(train, validation, tmp_path, objective):
 
 
 def test_voxels_is_the_cross_entropy_over_the_voxels_of_the_cases_that_show_a_finding():
-    head = Voxels(width=2, grid=(1, 1, 1), findings=2).double()
+    head = objectives.Voxels(width=2, grid=(1, 1, 1), findings=2).double()
     features = torch.tensor([[[1.0, 0.0], [0.0, 2.0]], [[3.0, 1.0], [0.0, 5.0]]], dtype=torch.double)
     shares = torch.tensor([[[255, 0], [0, 0]], [[10, 30], [0, 0]]], dtype=torch.uint8)
     known = SimpleNamespace(voxels=shares[:, :, None, None])
@@ -341,7 +333,7 @@ def test_uncertain_findings_teach_nothing(train):
 
 def test_zones_need_a_grid_that_divides():
     with pytest.raises(ValueError, match=r"z divides by 4 and x by 2, got \(6, 8, 8\)"):
-        Zones(4, (6, 8, 8), 1)
+        objectives.Zones(4, (6, 8, 8), 1)
 
 
 def picture_encoder(**options):

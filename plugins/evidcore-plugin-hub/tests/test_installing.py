@@ -98,12 +98,6 @@ def test_a_name_becomes_a_commit_once(hub, tmp_path, monkeypatch):
     assert all(first.commit in path for path in asked)
 
 
-def test_another_wheel_under_the_same_commit_is_refused(hub):
-    at = published(repository())
-    hub.replace(REPOSITORY, at.commit, WHEEL, made.wheel(OTHER_CODE))
-    assert "sha256 of evid-plugin.json is not the wheel's" in refusal(at)
-
-
 def test_a_whole_repository_swapped_under_a_pinned_commit_is_refused(hub, tmp_path):
     at = published(repository())
     lock = tmp_path / "evid.lock"

@@ -80,13 +80,9 @@ def audited(policy, cases, segmenter, *, repeats):
     return audit(policy, asked(cases), Boxed(), evaluation, lambda: asked(cases), asking, "boxed")
 
 
-def by_metric(found):
-    return {(row.name, row.metric): row for row in found.rows()}
-
-
 def test_a_policy_that_looks_has_a_margin_and_nothing_over_air_or_in_its_words(cases, segmenter):
     result = audited(Looker(cases), cases, segmenter, repeats=3)
-    rows = by_metric(result)
+    rows = {(row.name, row.metric): row for row in result.rows()}
     assert rows["own volumes", "dsc"].value == 1.0
     assert rows["blank volumes", "dsc"].value == 0.0
     assert rows["blank volumes", "unparsable_rate"].value == 1.0

@@ -137,10 +137,8 @@ def test_the_reward_that_tells_success_must_stand_above():
     recipe = types.SimpleNamespace(services={})
     context = types.SimpleNamespace(component=component, where="stage.grpo", recipe=recipe)
     keys = {"weight": 1.0, "gate": "", "name": ""}
-    accuracy, consensus = (
-        {"use": "choice-accuracy", **keys, "name": "accuracy"},
-        {"use": "zoom-consensus", "success": "accuracy", **keys},
-    )
+    accuracy = {"use": "choice-accuracy", **keys, "name": "accuracy"}
+    consensus = {"use": "zoom-consensus", "success": "accuracy", **keys}
     train = {"train": ("bridge",), "steps": 1, "learning_rate": 1e-3, "data": ()}
     right = Grpo(reward=(accuracy, consensus), **train).rewards(context)
     assert [item.name for item in right] == ["accuracy", "zoom-consensus"]

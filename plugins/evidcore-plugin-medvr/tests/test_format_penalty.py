@@ -2,17 +2,12 @@
 
 import pytest
 from evidcore_plugin_medvr.format_penalty import FormatPenalty
-from evidcore_plugin_medvr.rollout import ToolCall
-from evidcore_plugin_medvr.tools import CropTool
 from evidcore_testing.checks_reward import answer_group, check_reward
 from evidcore_testing.data import volume_case
-from evidcore_testing.sampler import TinySampler
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Action, Rollout, Turn
-from evidcore.prompts.rows import Row
-from evidcore.train.trl.trainer import read_answers
 
 TASK = Choice(think=False)
 VALID, INVALID = "<answer>A</answer>", "A"
@@ -47,23 +42,3 @@ def test_a_call_that_cannot_be_read_costs_and_one_that_cannot_be_carried_out_doe
     scores = FormatPenalty()(rollouts, {})
     verdicts = [(item.value, item.reason) for item in scores]
     assert verdicts == [(0.0, ""), (0.0, ""), (-0.2, "the call is not JSON")]
-
-
-@pytest.mark.parametrize(
-    ("call", "value"),
-    [
-        ('{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 500, 500]}}', 0.0),
-        ('{"name": "crop", "arguments": {"slice": 6, "box": [0, 0, 1, 1]}}', 0.0),
-        ('{"name": "crop", "arguments": {"slice": 6', -0.2),
-        ('["crop"]', -0.2),
-    ],
-)
-def test_calls_are_judged_as_a_rollout_reads_them(prompt, language, call, value):
-    turns = [f"<tool_call>{call}</tool_call>", VALID]
-    strategy = ToolCall([CropTool(Volume())])
-    sampler = TinySampler(language, turns=turns, stop_texts=strategy.stop_texts, budget_tokens=400)
-    episodes = strategy(sampler, [prompt], 1)
-    rollouts = read_answers(sampler, episodes, [Row(prompt=prompt, task=TASK)], 1)
-    assert [len(item.actions) for item in rollouts] == [1]
-    [score] = FormatPenalty()(rollouts, {})
-    assert score.value == value

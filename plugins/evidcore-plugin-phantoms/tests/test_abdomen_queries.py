@@ -7,13 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms.abdomen.dataset import (
-    INDICATIONS,
-    PhantomAbdomen,
-    draw_patient,
-    impression,
-    sentences,
-)
+from evidcore_plugin_phantoms.abdomen import dataset as abdomen
 from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS, Facts, Lesion
 from evidcore_plugin_phantoms.abdomen.lesions import KINDS as LESION_KINDS
 from evidcore_plugin_phantoms.abdomen.queries import HOSTS, KINDS, chosen, referents, text_of
@@ -132,7 +126,7 @@ def test_every_kind_of_query_has_words_and_none_names_an_organ_or_a_side():
 
 
 def patients(count, **options):
-    drawn = (draw_patient(np.random.default_rng([3, number]), **options) for number in range(count))
+    drawn = (abdomen.draw_patient(np.random.default_rng([3, number]), **options) for number in range(count))
     return [SimpleNamespace(wishes=wishes, kind=kind, side=side) for wishes, kind, side in drawn]
 
 
@@ -143,7 +137,7 @@ def test_text_predicts_findings_and_sides_only_as_far_as_the_prior_strength_says
         own = [
             any(wish.finding == finding for wish in patient.wishes)
             for patient in group
-            for finding in INDICATIONS[patient.kind]
+            for finding in abdomen.INDICATIONS[patient.kind]
         ]
         gains[strength] = np.mean(own) / 0.15
         toward[strength] = np.mean([
@@ -167,7 +161,7 @@ def test_no_organ_gets_a_second_lesion_of_a_kind_beside_two():
 
 def queries(prior_strength):
     """Return (words, what the text says, which side is right) of train and test phantoms on a coarse grid."""
-    dataset = PhantomAbdomen(
+    dataset = abdomen.PhantomAbdomen(
         Path(), seed=11, prior_strength=prior_strength, prevalence=0.45, size_zyx=(20, 48, 64)
     )
     halves = []
@@ -254,7 +248,7 @@ def test_what_is_normal_is_told_first_and_every_lesion_once_with_all_that_is_kno
     )
     texts = set()
     for seed in range(40):
-        lines = sentences(np.random.default_rng(seed), Facts(lesions=shown, organs_ml=ML))
+        lines = abdomen.sentences(np.random.default_rng(seed), Facts(lesions=shown, organs_ml=ML))
         labels = [line.label for line in lines]
         assert labels == sorted(labels, reverse=True)  # "normal" before "abnormal"
         told = [line.finding for line in lines if line.finding]
@@ -273,5 +267,5 @@ def test_what_is_normal_is_told_first_and_every_lesion_once_with_all_that_is_kno
         "Kidney tumour of 27 mm is seen on the left, malignant.",
         "Kidney tumour on the left, 27 mm, malignant.",
     }
-    assert impression(shown) == "Kidney tumour on the left. Liver cyst. Kidney tumour on the right."
-    assert impression(()) == "No abnormality."
+    assert abdomen.impression(shown) == "Kidney tumour on the left. Liver cyst. Kidney tumour on the right."
+    assert abdomen.impression(()) == "No abnormality."

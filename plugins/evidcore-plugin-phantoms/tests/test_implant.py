@@ -4,18 +4,8 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from evidcore_plugin_phantoms.implant import planting
 from evidcore_plugin_phantoms.implant.dataset import Implant
-from evidcore_plugin_phantoms.implant.planting import (
-    KINDS,
-    Ellipsoid,
-    KindName,
-    LesionSpec,
-    Site,
-    Stroke,
-    box_around,
-    draw,
-    filled,
-)
 from evidcore_plugin_phantoms.implant.tissue import NoPlace, autocovariance, point_spread_mm
 from evidcore_plugin_tables.folder import Folder
 from evidcore_testing import check_dataset
@@ -28,7 +18,7 @@ from evidcore.errors import RecipeError
 
 SPACING = (3.0, 2.0, 2.0)
 SIZE = (24, 100, 140)  # 72 x 200 x 280 mm
-NODULE, HYPODENSE, STONE = (KINDS[name] for name in ("lung nodule", "hypodense lesion", "stone"))
+NODULE, HYPODENSE, STONE = (planting.KINDS[name] for name in ("lung nodule", "hypodense lesion", "stone"))
 
 
 def chest(noise_hu=20.0, correlation_mm=2.0, blur_mm=0.0, spacing=SPACING, size=SIZE, seed=0) -> np.ndarray:
@@ -59,11 +49,11 @@ def in_memory(array: np.ndarray, spacing=SPACING) -> Volume:
 def wish(kind, *size_mm, region=""):
     """A lesion of a kind, within a size where two are given, of one size where one is."""
     sized = dataclasses.replace(kind, size_mm=(size_mm[0], size_mm[-1])) if size_mm else kind
-    return LesionSpec(kind=sized, region=region)
+    return planting.LesionSpec(kind=sized, region=region)
 
 
 def plant_all(array, *wishes, spacing=SPACING, contrast=1.0, seed=0, **regions):
-    site = Site(in_memory(array, spacing))
+    site = planting.Site(in_memory(array, spacing))
     site.plant(wishes, regions, contrast, np.random.default_rng(seed))
     return site
 
@@ -78,9 +68,9 @@ def planted(array, kind, size_mm, **options):
 @pytest.mark.parametrize("seed", range(2))
 def test_the_filled_shares_add_up_to_the_ellipsoid(spacing, seed):
     rng = np.random.default_rng(seed)
-    shape = draw(rng, np.array([50.0, 40.3, 41.7]), rng.uniform(6, 30))
-    box = box_around(shape, (200, 200, 200), spacing, 2.0)
-    share = filled(shape, box, spacing)
+    shape = planting.draw(rng, np.array([50.0, 40.3, 41.7]), rng.uniform(6, 30))
+    box = planting.box_around(shape, (200, 200, 200), spacing, 2.0)
+    share = planting.filled(shape, box, spacing)
     assert share.sum() * np.prod(spacing) / 1000 == pytest.approx(shape.volume_ml, rel=5e-3)
     # the voxels that are more than half filled differ from it by what the edge leaves open
     edge = ((share > 0) & (share < 1)).sum() * np.prod(spacing) / 1000
@@ -88,9 +78,9 @@ def test_the_filled_shares_add_up_to_the_ellipsoid(spacing, seed):
 
 
 def test_the_filled_shares_of_a_ball_agree_with_a_brute_count():
-    ball = Ellipsoid(centre_mm=np.array([6.0, 5.5, 5.2]), radii_mm=np.full(3, 3.7), axes=np.eye(3))
+    ball = planting.Ellipsoid(centre_mm=np.array([6.0, 5.5, 5.2]), radii_mm=np.full(3, 3.7), axes=np.eye(3))
     box = (slice(0, 4), slice(0, 11), slice(0, 11))
-    share = filled(ball, box, (3.0, 1.0, 1.0))
+    share = planting.filled(ball, box, (3.0, 1.0, 1.0))
     count = 20
     offsets = (np.arange(count) + 0.5) / count - 0.5
     for z, y, x in [(1, 5, 5), (2, 6, 6), (1, 3, 4), (2, 2, 5), (3, 7, 5), (0, 0, 0)]:
@@ -100,7 +90,7 @@ def test_the_filled_shares_of_a_ball_agree_with_a_brute_count():
 
 
 def test_an_ellipsoid_is_as_long_as_asked_and_turned_every_way():
-    drawn = [draw(np.random.default_rng(seed), np.zeros(3), 20.0) for seed in range(200)]
+    drawn = [planting.draw(np.random.default_rng(seed), np.zeros(3), 20.0) for seed in range(200)]
     for shape in drawn:
         assert 2 * shape.radii_mm.max() == 20.0
         assert shape.radii_mm.min() >= 7.5
@@ -209,14 +199,14 @@ def test_lesions_lie_whole_in_their_tissue_and_apart():
     noisy = chest()
     clean = chest(noise_hu=0.0)
     for seed in range(3):
-        made = plant_all(noisy, *map(wish, KINDS.values()), seed=seed)
+        made = plant_all(noisy, *map(wish, planting.KINDS.values()), seed=seed)
         assert not made.no_place
-        for kind in KINDS.values():
+        for kind in planting.KINDS.values():
             below = clean[made.masks[kind.name]]
             assert (below == (-850.0 if kind.tissue == "lung" else 44.0)).all()
         for lesion in made.lesions:
             mask = made.masks[lesion.kind]
-            low, high = KINDS[lesion.kind].size_mm
+            low, high = planting.KINDS[lesion.kind].size_mm
             assert low <= lesion.size_mm <= high
             others = np.any([made.masks[name] for name in made.masks if name != lesion.kind], axis=0)
             away = ndimage.distance_transform_edt(~mask, sampling=SPACING)
@@ -292,7 +282,7 @@ def home(tmp_path_factory) -> Home:
 
 
 def test_the_dataset_keeps_its_contract_and_every_kind_can_be_asked_for(home):
-    assert get_args(KindName) == tuple(KINDS)
+    assert get_args(planting.KindName) == tuple(planting.KINDS)
     check_dataset(home.dataset(prevalence=0.7), other=home.dataset(seed=18))
 
 
@@ -474,11 +464,11 @@ def test_of_several_lesions_the_others_stay(home):
 def test_where_lesions_overlap_the_other_is_drawn_as_if_it_were_alone(dtype):
     """Two strokes over one voxel each and one shared, by hand: 0.5 v + 10, then 0.25 v + 40."""
     geometry = Geometry(shape_zyx=(1, 1, 3), affine=np.eye(4))
-    site = object.__new__(Site)
+    site = object.__new__(planting.Site)
     site.volume = Volume(array=np.full((1, 1, 3), 100, dtype), geometry=geometry, intensity="hu")
     site._strokes = {
-        "first": Stroke(at=np.array([0, 1]), kept=np.full(2, 0.5), added=np.full(2, 10.0)),
-        "second": Stroke(at=np.array([1, 2]), kept=np.full(2, 0.25), added=np.full(2, 40.0)),
+        "first": planting.Stroke(at=np.array([0, 1]), kept=np.full(2, 0.5), added=np.full(2, 10.0)),
+        "second": planting.Stroke(at=np.array([1, 2]), kept=np.full(2, 0.25), added=np.full(2, 40.0)),
     }
     at, hu = site.before("first")
     assert (at.tolist(), hu.tolist()) == ([0, 1], [100, 65])

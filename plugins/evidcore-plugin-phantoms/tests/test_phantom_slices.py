@@ -8,22 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from evidcore_plugin_phantoms import slices as phantom
 from evidcore_plugin_phantoms.abdomen.scene import label_of
-from evidcore_plugin_phantoms.slices import (
-    BORDER_PX,
-    FINDING_OF,
-    HOSTS,
-    LETTER,
-    NOISE_HU,
-    PATTERNS,
-    PLACE,
-    SIDE_PX,
-    PhantomSlices,
-    disc,
-    draw_lesion,
-    healthy_slice,
-    shares,
-)
 from scipy import ndimage, stats
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
@@ -37,9 +23,9 @@ from evidcore.builtin.views import Slices
 from evidcore.errors import RecipeError
 from evidcore.registry import factory
 
-POPULATION = PhantomSlices(Path())
+POPULATION = phantom.PhantomSlices(Path())
 REDUCED = 8
-LEFT_HU = NOISE_HU / REDUCED  # of the noise, in an average over 8 x 8 pixels
+LEFT_HU = phantom.NOISE_HU / REDUCED  # of the noise, in an average over 8 x 8 pixels
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +59,9 @@ def test_a_case_has_one_lesion_inside_an_organ_and_far_from_its_border(cases):
         like, lesion = read(case.volumes[0]), lesion_of(case)
         (finding,) = (each for each in case.findings if each.state == "present")
         organ = f"{finding.side} {finding.location}" if finding.side else finding.location
-        assert organ in HOSTS
+        assert organ in phantom.HOSTS
         border_px = ndimage.distance_transform_edt(read_mask(case.masks[organ], like=like)[0])
-        assert border_px[lesion].min() > BORDER_PX - 1
+        assert border_px[lesion].min() > phantom.BORDER_PX - 1
         _, count = ndimage.label(lesion)
         assert count == 1
         assert 2 * 4 <= finding.size_mm / 0.8 <= 2 * 5 + 2
@@ -90,22 +76,22 @@ def test_the_masks_of_organs_are_named_as_in_the_abdomen_and_the_lesion_belongs_
         assert set(case.present()) <= set(case.masks)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", phantom.PATTERNS)
 def test_every_pattern_has_the_sum_of_the_others_wherever_it_lies(pattern):
     rng = np.random.default_rng(3)
     for _ in range(40):
         radius, offset, angle = rng.uniform(4, 5), rng.uniform(-0.5, 0.5, 2), rng.uniform(0, 7)
-        drawn = shares(pattern, radius, tuple(offset), angle)
+        drawn = phantom.shares(pattern, radius, tuple(offset), angle)
         assert drawn.min() >= 0
         assert abs(drawn.sum() - 1) < 1e-12
-        assert drawn[ndimage.binary_dilation(disc(radius, tuple(offset)))].sum() == pytest.approx(1)
+        assert drawn[ndimage.binary_dilation(phantom.disc(radius, tuple(offset)))].sum() == pytest.approx(1)
 
 
 def test_every_pattern_reaches_as_far_out_as_a_disc():
     """Second moments along every axis, by numerical integration, against r² / 4 of a disc."""
-    at = np.arange(SIDE_PX) - SIDE_PX // 2
-    for pattern, angle in itertools.product(PATTERNS, (0.0, 0.4, 0.8, 1.2)):
-        drawn = shares(pattern, 5.0, (0.0, 0.0), angle)
+    at = np.arange(phantom.SIDE_PX) - phantom.SIDE_PX // 2
+    for pattern, angle in itertools.product(phantom.PATTERNS, (0.0, 0.4, 0.8, 1.2)):
+        drawn = phantom.shares(pattern, 5.0, (0.0, 0.0), angle)
         along_y, along_x = drawn.sum(axis=1) @ at**2, drawn.sum(axis=0) @ at**2
         assert [along_y, along_x] == pytest.approx([25 / 4 + 1 / 12] * 2, rel=0.04)
 
@@ -130,22 +116,23 @@ def test_a_twin_shows_one_of_the_other_patterns():
     shown = collections.Counter()
     for number in range(60):
         pattern = POPULATION.pattern("test", number)
-        twin = POPULATION.draw("test", number, without=FINDING_OF[pattern])
+        twin = POPULATION.draw("test", number, without=phantom.FINDING_OF[pattern])
         shown[pattern, twin.known.pattern] += 1
         if number < 5:
             same = POPULATION.draw("test", number, without="no finding of this one")
             assert np.array_equal(same.hu, POPULATION.draw("test", number).hu)
-    assert set(shown) == set(itertools.permutations(PATTERNS, 2))
+    assert set(shown) == set(itertools.permutations(phantom.PATTERNS, 2))
 
 
 def test_patterns_letters_and_places_tell_nothing_of_each_other():
     numbers = range(4000)
     patterns = [POPULATION.pattern("train", number) for number in numbers]
     assert set(collections.Counter(patterns).values()) == {1000}
-    letters = [POPULATION.place_in_group("train", number, LETTER) for number in numbers]
+    letters = [POPULATION.place_in_group("train", number, phantom.LETTER) for number in numbers]
     assert set(collections.Counter(letters).values()) == {1000}
     table = collections.Counter(zip(patterns, letters, strict=True))
-    assert stats.chisquare([table[key] for key in itertools.product(PATTERNS, range(4))]).pvalue > 0.01
+    cells = [table[key] for key in itertools.product(phantom.PATTERNS, range(4))]
+    assert stats.chisquare(cells).pvalue > 0.01
 
 
 @pytest.mark.slow
@@ -154,7 +141,7 @@ def test_every_organ_has_every_pattern_alike():
     for number in range(400):
         known = POPULATION.draw("train", number).known
         table[" ".join(filter(None, (known.side, known.organ))), known.pattern] += 1
-    counts = [[table[organ, pattern] for pattern in PATTERNS] for organ in HOSTS]
+    counts = [[table[organ, pattern] for pattern in phantom.PATTERNS] for organ in phantom.HOSTS]
     assert np.min(np.sum(counts, axis=1)) > 30
     assert stats.chi2_contingency(counts).pvalue > 0.05
 
@@ -165,17 +152,17 @@ def test_the_question_offers_every_pattern_and_no_text_tells_which_is_right(slic
         (question,) = case.questions
         (finding,) = case.present()
         right = question.options[question.answer]
-        assert sorted(question.options) == sorted(PATTERNS)
-        assert (FINDING_OF[right], FINDING_OF[right]) == (finding, question.kind)
+        assert sorted(question.options) == sorted(phantom.PATTERNS)
+        assert (phantom.FINDING_OF[right], phantom.FINDING_OF[right]) == (finding, question.kind)
         assert question.true_options == (question.answer,)
         assert (case.report, case.queries, case.notes) == (None, (), {})
         texts.add(question.text)
         answers[question.answer, right] += 1
-        for pattern, name in FINDING_OF.items():
+        for pattern, name in phantom.FINDING_OF.items():
             assert pattern not in case.patient
             assert name not in case.id + str(case.volumes)
     assert texts == {"Which pattern does the lesion have?"}
-    assert [sum(answers[place, right] for right in PATTERNS) for place in range(4)] == [12] * 4
+    assert [sum(answers[place, right] for right in phantom.PATTERNS) for place in range(4)] == [12] * 4
     assert len({case.questions[0].options for case in cases}) > 10
 
 
@@ -231,12 +218,12 @@ def test_what_is_cut_out_is_a_part_of_the_slice_with_its_lesion_and_has_any_scal
 
 @pytest.mark.slow
 def test_an_abdomen_without_room_for_a_lesion_is_told_and_two_hundred_have_room_for_the_largest():
-    _, organs = healthy_slice(np.random.default_rng(0))
+    _, organs = phantom.healthy_slice(np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"no organ has a pixel 20[78]\.\d pixels inside its border"):
-        draw_lesion(np.random.default_rng(0), organs, (200.0, 200.0))
+        phantom.draw_lesion(np.random.default_rng(0), organs, (200.0, 200.0))
     for number in range(200):
-        rng = POPULATION.stream("validation", number, PLACE)
-        draw_lesion(rng, healthy_slice(rng)[1], (5.0, 5.0))
+        rng = POPULATION.stream("validation", number, phantom.PLACE)
+        phantom.draw_lesion(rng, phantom.healthy_slice(rng)[1], (5.0, 5.0))
 
 
 def texture(image):
@@ -274,7 +261,7 @@ def test_on_whole_slices_too_the_pattern_is_told_at_full_resolution_alone():
         row, column = y // REDUCED, x // REDUCED
         around = averaged(slice_hu)[row - 2 : row + 3, column - 2 : column + 3]
         coarse.append((around - np.median(around)).reshape(-1))
-        patterns.append(PATTERNS.index(drawn.known.pattern))
+        patterns.append(phantom.PATTERNS.index(drawn.known.pattern))
     patterns = np.array(patterns)
     assert right_of(make_pipeline(StandardScaler(), SVC(C=3)), np.array(fine), patterns, 2400) >= 0.85
     for model in (SVC(C=3), MLPClassifier((64, 32), alpha=0.01, max_iter=60, random_state=0, tol=0.0)):
@@ -290,7 +277,7 @@ def test_the_overview_shows_where_the_lesion_lies():
         drawn = POPULATION.draw("validation", number)
         overview = averaged(drawn.hu[0].astype(float))
         score = np.full((63, 63), np.inf)
-        for organ in HOSTS:
+        for organ in phantom.HOSTS:
             whole = averaged((drawn.arrays["organs"][0] == label_of(organ)).astype(float)) == 1
             if whole.any():
                 off = np.where(whole, overview - np.median(overview[whole]), 0.0)

@@ -3,16 +3,7 @@
 import numpy as np
 import pytest
 import SimpleITK as sitk
-from evidcore_plugin_segmenters.growth import (
-    Growth,
-    Model,
-    around_point,
-    connected,
-    grow,
-    in_box,
-    leash,
-    smooth,
-)
+from evidcore_plugin_segmenters import growth
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_plugin_segmenters.regions import moved, tight_box
 from evidcore_testing import check_segmenter, prompts_from, volume_case
@@ -24,7 +15,7 @@ from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
 from evidcore.data.masks import dice
 
 SHAPE, SPACING = (24, 64, 64), (5.0, 3.0, 3.0)
-GROWTH = Growth(drift_mm=5.0, reach=0.5, least_overlap=0.15)
+GROWTH = growth.Growth(drift_mm=5.0, reach=0.5, least_overlap=0.15)
 
 
 def ellipsoid(centre, radii, shape=SHAPE):
@@ -122,8 +113,8 @@ def test_a_prompt_is_grown_once_and_a_slice_smoothed_once(bodies, monkeypatch):
 
         return call
 
-    monkeypatch.setattr("evidcore_plugin_segmenters.region_growing.smooth", counted("smooth", smooth))
-    monkeypatch.setattr("evidcore_plugin_segmenters.region_growing.in_box", counted("in_box", in_box))
+    monkeypatch.setattr("evidcore_plugin_segmenters.region_growing.smooth", counted("smooth", growth.smooth))
+    monkeypatch.setattr("evidcore_plugin_segmenters.region_growing.in_box", counted("in_box", growth.in_box))
     segmenter = RegionGrowing()
     prompt = BoxPrompt(box=oracle(organs["kidney"]))
     first = segmenter.session(ref).masks([MaskRequest(prompts=(prompt,))] * 8)
@@ -159,29 +150,29 @@ def plane_with(value=100.0, noise=0.0):
 def test_connected_thresholds_are_those_of_a_second_library():
     rng = np.random.default_rng(3)
     plane = ndimage.gaussian_filter(rng.normal(0, 1, (50, 60)), 2).astype(np.float32)
-    model = Model(-0.1, 0.15)
+    model = growth.Model(-0.1, 0.15)
     seeds = np.zeros(plane.shape, dtype=np.bool_)
     seeds[20:24, 20:30] = True
     places = [(int(x), int(y)) for y, x in np.argwhere(seeds & model.holds(plane))]
     image = sitk.GetImageFromArray(plane)
     wanted = sitk.GetArrayFromImage(sitk.ConnectedThreshold(image, places, model.low, model.high)) > 0
     assert wanted.sum() > len(places)
-    assert np.array_equal(connected(model.holds(plane), seeds), wanted)
-    assert not connected(Model(5.0, 6.0).holds(plane), seeds).any()
+    assert np.array_equal(growth.connected(model.holds(plane), seeds), wanted)
+    assert not growth.connected(growth.Model(5.0, 6.0).holds(plane), seeds).any()
 
 
 def test_diffusion_lowers_noise_and_keeps_edges_and_nothing_moves_without_noise():
     plane = plane_with(noise=10.0)
-    smoothed = smooth(plane, 5)
+    smoothed = growth.smooth(plane, 5)
     assert smoothed[25:, :10].std() < 0.7 * plane[25:, :10].std()
     assert smoothed[10:20, 12:26].mean() - smoothed[25:, :10].mean() == pytest.approx(100, abs=6)
-    assert np.array_equal(smooth(plane, 0), plane)
-    assert np.array_equal(smooth(plane_with(), 5), plane_with())
+    assert np.array_equal(growth.smooth(plane, 0), plane)
+    assert np.array_equal(growth.smooth(plane_with(), 5), plane_with())
 
 
 def test_a_mask_stays_in_its_box():
     box = Box(z=0, y0=8, y1=15, x0=8, x1=20)
-    region, _ = in_box(plane_with(noise=5.0), box)
+    region, _ = growth.in_box(plane_with(noise=5.0), box)
     outside = region.copy()
     outside[box.y0 : box.y1, box.x0 : box.x1] = False
     assert region.any()
@@ -191,25 +182,25 @@ def test_a_mask_stays_in_its_box():
 def test_a_box_of_one_voxel_and_a_flat_slice_give_a_region():
     for plane in (plane_with(), plane_with(noise=5.0), np.zeros((40, 40), dtype=np.float32)):
         for box in (Box(z=0, y0=0, y1=1, x0=39, x1=40), Box(z=0, y0=12, y1=13, x0=14, x1=15)):
-            assert in_box(plane, box)[0].sum() == 1
-        assert around_point(plane, 12, 14)[0][12, 14]
+            assert growth.in_box(plane, box)[0].sum() == 1
+        assert growth.around_point(plane, 12, 14)[0][12, 14]
 
 
 def test_a_point_s_region_is_the_stable_one():
-    region, _ = around_point(plane_with(noise=5.0), 15, 18)
+    region, _ = growth.around_point(plane_with(noise=5.0), 15, 18)
     assert dice(region, plane_with() > 0) > 0.97
 
 
 def test_growth_ends_where_little_is_left_and_stays_near():
     plane, before = plane_with(), np.zeros((40, 40), dtype=np.bool_)
-    model, everywhere = Model(50.0, 150.0), Box(z=0, y0=0, y1=40, x0=0, x1=40)
+    model, everywhere = growth.Model(50.0, 150.0), Box(z=0, y0=0, y1=40, x0=0, x1=40)
     before[30:36, 30:36] = True
-    assert grow(plane, before, model, everywhere, (1.0, 1.0), GROWTH) is None
+    assert growth.grow(plane, before, model, everywhere, (1.0, 1.0), GROWTH) is None
     before[:] = False
     before[13:16, 13:16] = True
-    near = grow(plane, before, model, everywhere, (1.0, 1.0), GROWTH)
+    near = growth.grow(plane, before, model, everywhere, (1.0, 1.0), GROWTH)
     reach = ndimage.distance_transform_edt(~before) <= GROWTH.drift_mm
     assert near.any()
     assert not (near & ~(reach & (plane > 50))).any()
-    held = grow(plane, before, model, leash(0, before, 0.0), (1.0, 1.0), GROWTH)
+    held = growth.grow(plane, before, model, growth.leash(0, before, 0.0), (1.0, 1.0), GROWTH)
     assert np.array_equal(held, before)

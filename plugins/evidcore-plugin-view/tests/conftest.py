@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import threading
+import tomllib
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_phantoms.testing import copied_run as copied_run
 from evidcore_plugin_phantoms.testing import small_run as small_run
+from evidcore_plugin_view import niivue
 from evidcore_testing.fixtures import evid as evid
 from evidcore_testing.recipes import phantoms, recipe_text
 
@@ -20,7 +22,9 @@ from evidcore.api import Crop, read, read_mask
 from evidcore.cache import cache_folder
 from evidcore.registry.factory import build
 
-sys.path.insert(0, str(Path(__file__).parent))  # browser_page
+sys.path.insert(0, str(Path(__file__).parent))
+from browser_page import Reader
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ASKED = [("chest", "choice"), ("abdomen", "point"), ("abdomen", "tell")]
 TESTED = [{"dataset": dataset, "task": task, "split": "test"} for dataset, task in ASKED]
@@ -38,8 +42,6 @@ EVIL = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b>"
 @pytest.fixture(scope="session")
 def cases():
     """Generated cases by data set and split."""
-    import tomllib
-
     result = {}
     for name, table in tomllib.loads(RECIPE)["dataset"].items():
         dataset = build("dataset", table, given={"cache_folder": cache_folder()}, where=f"dataset.{name}")
@@ -309,8 +311,6 @@ def browser(chromium):
 @pytest.fixture(scope="session")
 def with_niivue():
     """Skip where NiiVue is not here and cannot be fetched."""
-    from evidcore_plugin_view import niivue
-
     try:
         niivue.fetch()
     except niivue.FetchError as error:
@@ -320,8 +320,6 @@ def with_niivue():
 @pytest.fixture
 def open_page():
     """Return a function that opens a server's page; it checks in the end that nothing went wrong."""
-    from browser_page import Reader
-
     readers = []
 
     def start(browser, server, **options):

@@ -19,7 +19,9 @@ from evidcore.model.policy import sampling_of
 from evidcore.registry import factory
 from evidcore.train.sampler import PolicySampler
 
-sys.path.insert(0, str(Path(__file__).parent))  # protocol_server
+sys.path.insert(0, str(Path(__file__).parent))
+from protocol_server import protocol_server
+
 logging.disable_progress_bar()
 torch.set_num_threads(1)
 cases = volume_cases(4)
@@ -87,8 +89,6 @@ def engine(tmp_path):
 @pytest.fixture
 def served(engine, tmp_path):
     """Return a function that serves a model; it gives the server and the component that is for it."""
-
-    from protocol_server import protocol_server
 
     @contextlib.contextmanager
     def serve(parts, settings=None, **flags):

@@ -6,15 +6,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import transformers
 from evidcore_plugin_ct_data.kits23_queries import TEMPLATES
 from evidcore_plugin_ct_data.miniatures import write
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForImageTextToText,
-    AutoProcessor,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLProcessor,
-)
 
 from evidcore.model.architecture import shipped
 
@@ -141,9 +136,10 @@ def test_the_recipe_runs_from_end_to_end_in_small(small, finished, results):
 @pytest.mark.slow
 def test_the_trained_model_goes_back_to_the_published_form(evid, finished, tmp_path):
     evid("export", finished, tmp_path / "model", "--format", "published")
-    model = AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
-    assert type(model) is Qwen3VLForConditionalGeneration
-    assert type(AutoProcessor.from_pretrained(tmp_path / "model")) is Qwen3VLProcessor
+    model = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
+    assert type(model) is transformers.Qwen3VLForConditionalGeneration
+    processor = transformers.AutoProcessor.from_pretrained(tmp_path / "model")
+    assert type(processor) is transformers.Qwen3VLProcessor
     there = model.state_dict()
     parts = {"encoder.eyes.visual": "visual", "bridge.visual": "visual", "language_model": "language_model"}
     weights = load_file(finished / "checkpoints" / "03-grpo" / "model.safetensors")

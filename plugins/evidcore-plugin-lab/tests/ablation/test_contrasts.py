@@ -28,9 +28,9 @@ def test_a_tie_between_arms_has_no_interval(same):
     assert (contrast.value, contrast.note) == (pytest.approx(same), TIED)
 
 
-def ratios(shift=0.0):
+def ratios():
     below = RNG.integers(1, 6, 80)
-    above = RNG.binomial(below, 0.4 + shift)
+    above = RNG.binomial(below, 0.4)
     return [Totals("ratio", (float(a), float(b))) for a, b in zip(above, below, strict=True)]
 
 

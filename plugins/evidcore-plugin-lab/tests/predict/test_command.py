@@ -34,4 +34,6 @@ def test_options_are_listed_with_their_shares(evid, small_run, scan, tmp_path, m
     again = json.loads(evid("predict", small_run, scan, *options, "--json").output)
     assert again.pop("folder") == "predictions/chest-choice-2"
     assert again == record
+    pages = [tmp_path / "predictions" / name / "index.html" for name in ("chest-choice", "chest-choice-2")]
+    assert pages[0].read_bytes() == pages[1].read_bytes()
     assert record["notice"] == NOTICE

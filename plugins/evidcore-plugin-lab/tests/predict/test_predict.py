@@ -81,15 +81,6 @@ def test_a_report_is_what_the_model_writes_greedily(small_run, chest, tmp_path):
     assert record["data"]["chest"]["fingerprint"] in (small_run / "lock.toml").read_text()
 
 
-def test_equal_questions_give_equal_files(small_run, chest, tmp_path):
-    for name in ("a", "b"):
-        predict(small_run, chest, tmp_path / name, options=OPTIONS)
-    names = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert names == ["answer.json", "index.html"]
-    for name in names:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
 def test_options_carry_their_likelihood_with_and_without_the_scan(small_run, chest, tmp_path):
     rows = predict(small_run, chest, tmp_path / "out", options=OPTIONS).record["options"]
     policy = policy_of(small_run)

@@ -46,17 +46,3 @@ def test_special_tokens_come_first_and_are_single(tokenizer):
     ]
     assert tokenizer.eos_token == "<|im_end|>"
     assert tokenizer.pad_token == "<|endoftext|>"
-
-
-def test_the_chat_template_shows_an_image_as_one_token_between_marks(tokenizer):
-    messages = [
-        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is seen?"}]},
-        {"role": "assistant", "content": "A lung nodule."},
-    ]
-    assert tokenizer.apply_chat_template(messages, tokenize=False) == (
-        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>What is seen?<|im_end|>\n"
-        "<|im_start|>assistant\nA lung nodule.<|im_end|>\n"
-    )
-    assert tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True).endswith(
-        "What is seen?<|im_end|>\n<|im_start|>assistant\n"
-    )
