@@ -120,7 +120,7 @@ def test_weights_of_another_network_are_named(balls, fitted, tmp_path):
     save_file(weights, tmp_path / "weights.safetensors")
     with pytest.raises(DataError, match=rf"(?s)foreign \(.*, the network has none\).*|{name} \(none"):
         SlicePropagator(**SMALL).load(tmp_path)
-    with pytest.raises(DataError, match=r"holds other weights than this network: .* and \d+ others"):
+    with pytest.raises(DataError, match=r"holds other weights than this network: .* and \d+ more"):
         SlicePropagator(**{**SMALL, "width": 16}).load(folder)
 
 

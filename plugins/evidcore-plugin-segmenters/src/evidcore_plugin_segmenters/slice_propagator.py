@@ -122,7 +122,7 @@ class SlicePropagator(Segmenter):
         return network
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class PropagatingSession(SegmenterSession):
     """One volume that objects are carried through, all objects of a call at a time."""
 
