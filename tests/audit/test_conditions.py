@@ -49,11 +49,13 @@ def test_every_installed_condition_keeps_its_contract(name, tmp_path):
     """Over cases that share one finding and have one of their own."""
     cases = []
     for seed, own in enumerate("abcd"):
-        found = volume_case(tmp_path, seed)
+        found = volume_case(tmp_path, seed, size_zyx=(12, 48, 48))
         masks = {own: next(iter(found.masks.values()))}
         findings = case(seed, {"g", own}).findings
         cases.append(dataclasses.replace(found, findings=findings, masks=masks, questions=()))
     prompts = [prompt for one in cases for prompt in TASK.prompts(one, Volume(), 1)]
+    for one in prompts[:4]:  # whose answers are places
+        prompts.append(dataclasses.replace(one, id=f"{one.id}:place", reference={"masks": [*one.case.masks]}))
     check_condition(factory.build("condition", {"use": name}, given={}, where="test"), prompts, Data())
 
 

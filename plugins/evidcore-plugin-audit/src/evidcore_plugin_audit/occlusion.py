@@ -185,7 +185,8 @@ def _moved(
     volume: Volume, region: Mask, wide: Mask, to: Places, rng: np.random.Generator
 ) -> Callable[[Volume], Array]:
     """Return what replaces a region, and blends it in where the wider one's voxels go."""
-    instead = elsewhere(volume, wide, rng, "replaced", taken=_filled(to, wide.shape))
+    taken = beside(volume, wide | _filled(to, wide.shape), SHELL_MM) <= SHELL_MM
+    instead = elsewhere(volume, wide, rng, "replaced", taken)
     if instead is None:
         raise _NothingToEdit
     there = _filled(to[region[wide]], wide.shape)
@@ -282,8 +283,6 @@ def elsewhere(
 
     near = ndimage.binary_dilation(region)
     used = near if taken is None else near | taken
-    if way == "replaced":  # nor shall what is around a place that is copied hold what is removed
-        used = beside(volume, used, SHELL_MM) <= SHELL_MM
     at = np.argwhere(region)
     middle_mm = body.midline_mm(volume) if volume.intensity == "hu" else None
     step, count = volume.spacing_mm_zyx[2], volume.shape_zyx[2]

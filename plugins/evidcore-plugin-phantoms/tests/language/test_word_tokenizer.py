@@ -1,7 +1,5 @@
 import pytest
-from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
-
-from evidcore.train.tiny_model import SPECIAL_TOKENS
+from evidcore_plugin_phantoms.language.word_tokenizer import SPECIAL_TOKENS, build_tokenizer
 
 PHRASES = ("lung nodule", "cardiomegaly", "pleural effusion")
 TEXTS = (

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evidcore.train.tiny_model import SPECIAL_TOKENS
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+SPECIAL_TOKENS = (
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
+)  # fmt: skip
 # ChatML as Qwen2-VL writes it, without its default system turn
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8").removesuffix("\n")
 _WORDS = 2048  # so many of the most frequent ones (tags, numbers, signs) become tokens
