@@ -27,11 +27,12 @@ import nibabel
 import numpy as np
 import psutil
 from evidcore_plugin_dicom.phantom import write_series
+from evidcore_plugin_doctor.answers import contradictions
 from evidcore_plugin_doctor.check import check, list_cases
 from evidcore_plugin_doctor.fault import Fault
 from evidcore_plugin_doctor.inspection import inspect
 from evidcore_plugin_doctor.masks import misnumbered
-from evidcore_plugin_doctor.statements import claims, mask_sides, unlike_files, unlike_patients, unlike_report
+from evidcore_plugin_doctor.statements import claims, mask_sides, unlike_files, unlike_patients
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_plugin_tables.target import open_folder
@@ -613,7 +614,7 @@ def _results_of_statements(
     told = [(phantoms[0], case) for case in generated_cases] + [(cts[0], case) for case in _reported()]
     if _is_asked(only, "sound labels"):
         yield "sound labels that something is said about, by report", [
-            (scan, any(unlike_report(case))) for scan, case in told
+            (scan, any(contradictions(case))) for scan, case in told
         ]  # fmt: skip
     if _is_asked(only, "a label against its report"):
         plain: Results = []
@@ -626,7 +627,7 @@ def _results_of_statements(
                     for item in case.findings
                 ]
                 wrong = dataclasses.replace(case, findings=tuple(flipped))
-                plain.append((scan, any(repr(name) in fault.text for fault in unlike_report(wrong))))
+                plain.append((scan, any(repr(name) in fault.text for fault in contradictions(wrong))))
         yield "a label against its report, where a plain sentence speaks of it", plain
     if _is_asked(only, "a side against its mask"):
         sided: Results = []

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 from evidcore_testing.data import save_nifti
@@ -64,6 +65,30 @@ def test_a_recipe_is_checked_data_set_by_data_set(evid, recipe):
     evid("data", "check", recipe, "--dataset", "good", "--processes", 1)
     said = evid("data", "check", recipe, "--dataset", "goof", exit_code=2)
     assert "has no data set 'goof'. Did you mean 'good'? It has: good, bad." in said.stderr
+
+
+def test_what_another_data_set_has_in_another_split_is_named(evid, tmp_path, tools):
+    homes = {split: tools.Home(tmp_path / split) for split in ("train", "test")}
+    for split, home in homes.items():
+        home.folder.mkdir()
+        home.add(f"{split}-a", tools.torso(0), axes="RAS", split=split)
+        home.add(f"{split}-b", tools.torso(1)[4 * (split == "test") :], split=split)
+        home.add(f"{split}-c", split=split, report=" ".join(f"word{n}" for n in range(30)))  # without a scan
+        home.add(f"{split}-d", split=split, patient="P1" if split == "test" else "p1")
+        home.add("e", tools.torso(2))  # both have it in training
+    image = nibabel.load(homes["test"].folder / "test-a.nii.gz")
+    image = nibabel.Nifti1Image(image.get_fdata().astype(np.float32) / 2 + 512, image.affine)
+    image.header.set_slope_inter(2, -1024)
+    nibabel.save(image, homes["test"].folder / "test-a.nii.gz")  # the same values, of another slope and type
+    sets = {split: {"use": "folder", "path": str(home.write())} for split, home in homes.items()}
+    stage = {**SFT, "data": [{"dataset": "train", "task": "choice"}]}
+    (tmp_path / "two.toml").write_text(recipe_text(stage, dataset=sets))
+    said = evid("data", "check", tmp_path / "two.toml", "--processes", 1, "--json", exit_code=1)
+    faults = [fault for item in json.loads(said.stdout)["datasets"].values() for fault in item["faults"]]
+    found = {fault["case"][-1]: fault for fault in faults if fault["check"] != "file"}
+    checks = {"a": "duplicate", "b": "near-duplicate", "c": "report", "d": "split"}
+    assert {case: fault["check"] for case, fault in found.items()} == checks
+    assert all(f"'train-{case}' of data set 'train'" in fault["text"] for case, fault in found.items())
 
 
 @pytest.mark.parametrize(

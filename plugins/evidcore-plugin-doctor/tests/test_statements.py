@@ -10,12 +10,13 @@ import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_dicom.phantom import write_series
+from evidcore_plugin_doctor.answers import contradictions
 from evidcore_plugin_doctor.fault import CHECKS, EXPLAINED_BY, Fault
-from evidcore_plugin_doctor.statements import unlike_files, unlike_patients, unlike_report, without_value
+from evidcore_plugin_doctor.statements import unlike_files, unlike_patients, without_value
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.api import Case, Finding, MaskRef, Report, VolumeRef
+from evidcore.api import Case, Finding, MaskRef, Question, Report, VolumeRef
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
@@ -29,11 +30,34 @@ def case(number, report="", states=(), file=None, **more):
 
 @pytest.mark.parametrize(("report", "label", "state", "said"), TABLE["labels"])
 def test_a_label_is_compared_with_the_plain_sentences_of_its_report(report, label, state, said):
-    faults = list(unlike_report(case(1, report, {label: state})))
+    faults = list(contradictions(case(1, report, {label: state})))
     assert [(fault.check, fault.case) for fault in faults] == ([("label", "c1")] if said else [])
     if said:
         assert f"label {label!r} says {state}" in faults[0].text
         assert said in faults[0].text
+
+
+@pytest.mark.parametrize(("states", "report", "asked", "said"), TABLE["answers"])
+def test_answers_are_compared_with_each_other_and_with_labels_and_report(states, report, asked, said):
+    questions, free = [], []
+    for number, (text, options, answer) in enumerate(asked):
+        known, options = {"id": f"q{number}", "text": text}, tuple(options.split("|"))
+        if answer in options:
+            questions.append(Question(**known, options=options, answer=options.index(answer)))
+        else:
+            free.append({**known, "answers": [answer]})
+    faults = [*contradictions(case(1, report, states, questions=questions, notes={"open_questions": free}))]
+    assert [(fault.check, fault.case) for fault in faults] == ([("label", "c1")] if said else [])
+    assert not said or said in faults[0].text, faults
+
+
+def test_what_is_asked_for_in_several_right_ways_contradicts_nothing():
+    asked = {"text": "Where is it?", "options": ("cyst", "nodule")}
+    kinds = [Question(id=kind, answer=n, kind=kind, **asked) for n, kind in enumerate(("lung", "liver"))]
+    several = [Question(id="both", answer=0, true_options=(0, 1), **asked), Question(id="one", answer=1, **asked)]
+    sided = [Finding(name="mass", side="left", state="present"), Finding(name="mass", side="right", state="absent")]
+    for given in ({"questions": kinds}, {"questions": several}, {"findings": sided}):
+        assert not [*contradictions(case(1, **given))]
 
 
 class Counted(str):
@@ -50,7 +74,7 @@ def test_reading_a_report_grows_as_the_report_does():
     def copied(count):
         before, report = Counted.copied, Report(text=Counted("Findings\nNo effusion.\n" * count))
         item = dataclasses.replace(case(1, "", {"effusion": "present"}), report=report)
-        assert len(list(unlike_report(item))) == 1
+        assert len(list(contradictions(item))) == 1
         return Counted.copied - before
 
     assert copied(200) <= 2.1 * copied(100)
@@ -62,7 +86,7 @@ def test_no_label_of_the_real_reports_is_a_false_alarm(real_data):
         rows = list(csv.DictReader(file))
     for number, row in enumerate(rows):
         states = {n: "present" if row[n.capitalize()] == "1" else "absent" for n in CT_RATE_FINDINGS}
-        assert not list(unlike_report(case(number, row["report_text"], states))), number
+        assert not list(contradictions(case(number, row["report_text"], states))), number
 
 
 NODULE = {"nodule": "present"}

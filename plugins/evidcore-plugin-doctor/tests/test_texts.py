@@ -1,5 +1,11 @@
+import random
+import re
+
 import pytest
-from evidcore_plugin_doctor.check import TEMPLATE_PATIENTS, compare_reports
+from evidcore_plugin_doctor.check import TEMPLATE_PATIENTS, copied_reports
+from evidcore_plugin_doctor.repeats import Home
+
+from evidcore.api import Case, Report
 
 NORMAL = (
     "No pleural effusion. The heart is of normal size. Trachea and main bronchi are open. No nodule is seen."
@@ -11,9 +17,17 @@ def told(number: int) -> str:
     return " ".join(f"word{number}x{index}" for index in range(30)) + " " + NORMAL
 
 
-def pairs(reports, patients=None):
-    patients = patients or [f"p{number}" for number in range(len(reports))]
-    return [(item.first, item.second, round(item.share, 2)) for item in compare_reports(reports, patients)[0]]
+def compared(reports, patients=None):
+    cases = [
+        Case(id=f"{n}", patient=patients[n] if patients else f"p{n}", volumes=(), report=Report(text=text))
+        for n, text in enumerate(reports)
+    ]
+    return copied_reports([Home("", "train", case) for case in cases])
+
+
+def pairs(*given):
+    found = [(fault, re.search(r"is (\d+) % that", fault.text)) for fault in compared(*given)[0]]
+    return [(int(fault.other), int(fault.case), int(s[1]) / 100 if s else 1.0) for fault, s in found]
 
 
 @pytest.mark.parametrize(
@@ -34,14 +48,24 @@ def test_copies_are_found_whatever_their_case_and_spaces(reports, patients, alik
 
 def test_an_edited_copy_is_found_with_its_share():
     edited = told(0).replace("word0x15", "changed")
-    # of 45 runs of five words in each, the five over the changed word differ
-    words = len(told(0).split())
-    runs = words - 4
+    runs = len(told(0).split()) - 4  # of five words in each; the five over the changed word differ
     assert pairs([told(0), edited]) == [(0, 1, round((runs - 5) / (runs + 5), 2))]
+
+
+SPACELESS = [("\u4e00\u9fa5", "\u3002"), ("\u3041\u3096", "\u3001"), ("\u0e01\u0e2e", " ")]
+USUAL = "\u53cc\u80ba\u7eb9\u7406\u6e05\u6670\uff0c\u5fc3\u5f71\u5927\u5c0f\u6b63\u5e38\u3002"
+
+
+@pytest.mark.parametrize(("letters", "stop"), SPACELESS)
+def test_copies_are_found_in_scripts_without_spaces(letters, stop):
+    rng, (first, last) = random.Random(0), map(ord, letters)  # 8 sentences of 12 characters
+    texts = [["".join(chr(rng.randint(first, last)) for _ in range(12)) for _ in range(8)] for _ in range(20)]
+    copy, *others = [stop.join(sentences) for sentences in texts]
+    assert pairs([copy, *others, copy]) == [(0, 20, 1.0)]
+    assert 0.8 <= pairs([copy, copy[:30] + letters[0] + copy[30:]])[0][2] < 1
+    assert pairs([copy, copy[:40]]) == pairs([USUAL, USUAL]) == []  # as short as what is too short in words
 
 
 def test_a_text_that_many_patients_share_is_a_template():
     reports = [NORMAL] * TEMPLATE_PATIENTS + [told(1)]
-    owners = [f"p{number}" for number in range(len(reports))]
-    assert compare_reports(reports, owners) == ([], 1)
-    assert compare_reports(reports[1:], owners[1:]) == ([], 0)
+    assert [compared(reports), compared(reports[1:])] == [([], 1), ([], 0)]

@@ -5,6 +5,7 @@
 3. The set as a whole: masks that no case has, copies of volumes, copies of reports.
 """
 
+import bisect
 import collections
 import dataclasses
 import functools
@@ -12,8 +13,7 @@ import itertools
 import re
 import tempfile
 import time
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,14 +22,19 @@ from evidcore.case import Split
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_doctor import statements
+from evidcore_plugin_doctor.answers import contradictions
 from evidcore_plugin_doctor.fault import Fault, Severity
 from evidcore_plugin_doctor.inspection import Inspected, inspect
 from evidcore_plugin_doctor.likeness import Copy, Library, copied_volumes
 from evidcore_plugin_doctor.masks import misnumbered
 from evidcore_plugin_doctor.rendering import Rendering
+from evidcore_plugin_doctor.repeats import Home, repeated, shared_names
 from evidcore_plugin_doctor.workers import in_processes
 
 Listed = tuple[Split, Case]
+# Thai, Lao, Burmese, Khmer, kana and Han: no spaces stand between their words
+_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 RUN_WORDS = 5
 RARE_RUNS = 10  # that two reports share and fewer than TEMPLATE_PATIENTS patients have
 ALIKE = 0.8  # Jaccard: runs in both over runs in either
@@ -77,11 +82,14 @@ def check(
     chosen: Sequence[Listed] | None = None,
     rendering: Rendering | None = None,
     on_case: Callable[[Inspected], None] = lambda inspected: None,
+    name: str = "",
+    library: Library | None = None,
 ) -> Summary:
     """Look at the cases that `list_cases` returned, and report each fault as soon as it is known.
 
     The files of `chosen` cases are read, of all where it is None; `on_case` is given what was seen of each,
-    in order. Volumes are drawn while they are in memory where a `rendering` says how.
+    in order. Volumes are drawn while they are in memory where a `rendering` says how. Of a recipe's data set,
+    `name` is its name, and the `library` has those before, with which it is compared.
     """
     chosen = cases if chosen is None else chosen
     began = time.monotonic()
@@ -97,15 +105,16 @@ def check(
 
     for message in unlisted:
         add(Fault(check="table", severity="error", text=message))
-    for fault in _shared_names(cases):
-        add(fault)
     voxels: dict[str, list[int]] = collections.defaultdict(list)
-    volumes: list[Copy] = []
     late: list[Fault] = []
     labels: list[tuple[Case, str, list[int]]] = []
     patients: list[tuple[Case, str, Mapping[str, Any]]] = []
     with tempfile.TemporaryDirectory() as folder:
-        library = Library(Path(folder))
+        library = library or Library(Path(folder))
+        first, first_volume = len(library.homes), len(library.volumes)
+        library.homes += (Home(name, split, case) for split, case in cases)
+        for fault in shared_names(library.homes, first):
+            add(fault)
         workers = min(processes, len(chosen)) or 1
         look = functools.partial(inspect, processes=workers, rendering=rendering)
         files = [statements.without_texts(case) for _, case in chosen]
@@ -117,41 +126,35 @@ def check(
                 late.append(fault) if fault.kind == "mask/empty" else add(fault)  # the set may hold its cause
             for volume in inspected.volumes:
                 library.add(volume.structure)
-                volumes.append(Copy(split, case, volume.file, volume.digest))
+                library.volumes.append(Copy(Home(name, split, case), volume.file, volume.digest))
             for mask, count in inspected.mask_voxels.items():
                 voxels[mask].append(count)
             labels += [(case, path, values) for path, values in inspected.labels.items()]
             patients += [(case, *stated) for stated in (("the table", case.notes), *inspected.headers)]
             progress(number, len(chosen))
-        copied, relatives = copied_volumes(volumes, library)
+        copied, relatives = copied_volumes(library, first_volume)
     empty = [mask for mask, numbers in voxels.items() if len(numbers) > 1 and not any(numbers)]
     for mask in empty:
         text = f"mask {mask!r} is empty in all {len(voxels[mask])} cases that name it."
         add(Fault(check="mask", severity="error", text=f"{text} Check its label, key or file pattern."))
     late = [*copied, *statements.unlike_files(cases), *misnumbered(labels, empty), *late]
-    negatives = statements.negatives(patients, len(volumes))
+    volumes = len(library.volumes) - first_volume
+    negatives = statements.negatives(patients, volumes)
     for fault in (*late, *statements.unlike_patients(patients), *negatives):
         add(fault)
-    reports = [(split, case, case.report.text) for split, case in cases if case.report]
-    owners = [f"case {case.id}" if case.patient is None else case.patient for _, case, _ in reports]
-    copies, templates = compare_reports([text for *_, text in reports], owners)
-    for copy in copies:
-        (home, other, _), (split, case, _) = reports[copy.first], reports[copy.second]
-        how = "is word for word that" if copy.share == 1 else f"is {100 * copy.share:.0f} % that"
-        where = f" in {home}, this one in {split}" if split != home else ""
-        text = f"its report ({copy.words} words) {how} of case {other.id!r}, another patient{where}."
-        text += " Look whether it belongs to this scan, and drop one of them otherwise."
-        severity: Severity = "error" if split != home else "warning"
-        add(Fault(check="report", severity=severity, case=case.id, other=other.id, text=text))
+    copies, templates = copied_reports(library.homes, first)
+    for fault in copies:
+        add(fault)
     for _, case in cases:
-        for fault in (*statements.without_value(case), *statements.unlike_report(case)):
-            add(fault)
+        for compare in (statements.without_value, contradictions):
+            for fault in compare(case):
+                add(fault)
     return Summary(
         cases=dict(collections.Counter(split for split, _ in cases)),
         patients=len({case.patient for _, case in cases} - {None}) or None,
-        volumes=len(volumes),
+        volumes=volumes,
         masks=sum(map(len, voxels.values())),
-        reports=len(reports),
+        reports=sum(case.report is not None for _, case in cases),
         errors=dict(counts["error"]),
         warnings=dict(counts["warning"]),
         relatives=relatives,
@@ -160,97 +163,65 @@ def check(
     )
 
 
-def _shared_names(cases: Sequence[Listed]) -> Iterator[Fault]:
-    """Yield ids given twice, and patients and ids of two splits, in another spelling too."""
-    for _, (home, _), (split, case) in _repeated(cases, "id"):
-        text = f"the id stands in {home} already, again in {split}. Give each case its own."
-        yield Fault(check="id", severity="error", case=case.id, text=text)
-    for patient, (home, other), (split, case) in _repeated(cases, "patient"):
-        if split != home:
-            text = f"patient {patient!r} is in {split} and, with case {other.id!r}, in {home}."
-            remedy = "Move one of them: a patient may be in one split only."
-            yield Fault(check="split", severity="error", case=case.id, text=f"{text} {remedy}")
-    for what in ("patient", "id"):
-        for name, (home, other), (split, case) in _repeated(cases, what, _folded):
-            first = getattr(other, what)
-            if name != first and split != home:
-                why = f"{what} {name!a} is in {split} and, with case {other.id!a}, {first!a} in {home}"
-                remedy = f"Write a {what} in one way, or rename one if they are two."
-                text = f"{why}: they differ in case, Unicode form, blanks or zeros alone. {remedy}"
-                yield Fault(check="split", severity="warning", case=case.id, text=text)
-
-
-def _repeated(
-    cases: Sequence[Listed], what: str, spelt: Callable[[str], str] = str
-) -> Iterator[tuple[str, Listed, Listed]]:
-    """Yield each name that an earlier case has, once a split, with the first case and the later one."""
-    first: dict[str, Listed] = {}
-    reported = set()
-    for split, case in cases:
-        name = getattr(case, what)
-        if name is not None:
-            earlier = first.setdefault(spelt(name), (split, case))
-            if earlier[1] is not case and (name, split) not in reported:
-                reported.add((name, split))
-                yield name, earlier, (split, case)
-
-
-def _folded(name: str) -> str:
-    """Return a name without case, blanks, invisible characters, its form in Unicode and a number's zeros."""
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    bare = "".join(sign for sign in plain if unicodedata.category(sign) not in {"Zs", "Cf", "Cc"})
-    number = re.fullmatch(r"0*(\d+)(\.0+)?", bare)  # tables lose zeros before, and write 17 as 17.0
-    return number[1] if number else bare
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Alike:
-    """Two reports of different patients that say the same."""
-
-    first: int
-    second: int
-    share: float  # of the runs of five words in either, how many are in both; 1 where all words are equal
-    words: int  # of the shorter
-
-
-def compare_reports(reports: Sequence[str], patients: Sequence[str]) -> tuple[list[Alike], int]:
-    """Return the reports that are alike, and how many texts are shared by many patients.
+def copied_reports(homes: Sequence[Home], start: int = 0) -> tuple[list[Fault], int]:
+    """Return a fault for each report from `start` on that another patient has, and how many are templates.
 
     Normal findings are told in the same words again and again, so equal words alone prove nothing. What two
     reports share counts where hardly anybody else says it: runs of five words that few patients have. A text
-    that many patients share is a template and no fault. Reports of one of the `patients`, whose they are, are
-    not compared.
+    that many patients share is a template and no fault.
     """
-    words = [tuple(re.findall(r"\w+", report.casefold())) for report in reports]
-    runs = [  # by hash: the words themselves would fill the memory
-        {hash(item[start : start + RUN_WORDS]) for start in range(len(item) - RUN_WORDS + 1)}
-        for item in words
-    ]
-    holders: dict[int, list[int]] = collections.defaultdict(list)
-    for number, mine in enumerate(runs):
-        for run in mine:
-            holders[run].append(number)
+    told = [home for home in homes if home.case.report]
+    start = sum(home.case.report is not None for home in homes[:start])
+    words = [tuple(WORD.findall(home.case.report.text.casefold())) for home in told if home.case.report]
+    runs, holders = [*map(_runs, words)], collections.defaultdict[int, list[int]](list)
     equal: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
     for number, item in enumerate(words):
-        if item:
-            equal[item].append(number)
-    templates = sum(len({patients[n] for n in group}) >= TEMPLATE_PATIENTS for group in equal.values())
+        equal[item].append(number)
+        for run in runs[number]:
+            holders[run].append(number)
+
+    def is_rare(numbers: Sequence[int]) -> bool:
+        return len({told[number].owner for number in numbers}) < TEMPLATE_PATIENTS
+
+    def is_wrong(home: Home, other: Home) -> bool:
+        return home.owner != other.owner and home.excludes(other)
+
     # every copy with the first of its text, and the pairs of first texts that share enough rare runs
-    copies = {(group[0], other) for group in equal.values() for other in group[1:]}
-    copied = {other for _, other in copies}
+    pairs = [(first, number) for number, first in repeated(words, told, is_wrong).items()]
     shared: collections.Counter[tuple[int, int]] = collections.Counter()
     for numbers in holders.values():
-        originals = [number for number in numbers if number not in copied]
+        originals = [number for number in numbers if equal[words[number]][0] == number]
         if 1 < len(originals) <= _COMMON:
             shared.update(itertools.combinations(originals, 2))
-    alike = []
-    for first, second in sorted(copies | {pair for pair, count in shared.items() if count >= RARE_RUNS}):
-        if patients[first] == patients[second]:
+    pairs += (pair for pair, count in shared.items() if count >= RARE_RUNS)
+    faults = []
+    for first, number in sorted(pair for pair in pairs if pair[1] >= start):
+        home, other, both = told[number], told[first], runs[first].keys() & runs[number]
+        share = 1.0 if words[first] == words[number] else len(both) / len(runs[first].keys() | runs[number])
+        rare = sum(runs[first][run] for run in both if is_rare(holders[run]))
+        if not is_wrong(home, other) or share < ALIKE or rare < RARE_RUNS:
             continue
-        both = runs[first] & runs[second]
-        share = 1.0 if words[first] == words[second] else len(both) / len(runs[first] | runs[second])
-        rare = sum(len({patients[number] for number in holders[run]}) < TEMPLATE_PATIENTS for run in both)
-        if share >= ALIKE and rare >= RARE_RUNS:
-            count = min(len(words[first]), len(words[second]))
-            alike.append(Alike(first=first, second=second, share=share, words=count))
-    return alike, templates
+        count = min(length(words[first]), length(words[number]))
+        how = "is word for word that" if share == 1 else f"is {100 * share:.0f} % that"
+        is_apart = home.split != other.split
+        where = f" in {other.split}, this one in {home.split}" if is_apart else ""
+        text = f"its report ({count:.0f} words) {how} of case {other.id_within(home.dataset, repr)}, another"
+        text += f" patient{where}. Look whether it belongs to this scan, and drop one of them otherwise."
+        severity: Severity = "error" if is_apart else "warning"
+        first_id = other.id_within(home.dataset)
+        faults.append(Fault(check="report", severity=severity, case=home.case.id, other=first_id, text=text))
+    groups = (group for item, group in equal.items() if item and group[-1] >= start)
+    return faults, sum(not is_rare(group) for group in groups)
+
+
+def length(words: Iterable[str]) -> float:
+    """Return how many words there are; a character of a script without spaces is half a word."""
+    return sum(0.5 if re.match(f"[{_UNSPACED}]", word) else 1.0 for word in words)
+
+
+def _runs(words: Sequence[str]) -> dict[int, float]:
+    """Return each run of five words, by hash to save memory, and how long its first one is."""
+    ends = [0.0, *itertools.accumulate(length([word]) for word in words)]
+    stops = [bisect.bisect_left(ends, end + RUN_WORDS) for end in ends]
+    whole = [(start, stop) for start, stop in enumerate(stops) if stop < len(ends)]
+    return {hash(words[start:stop]): ends[start + 1] - ends[start] for start, stop in whole}

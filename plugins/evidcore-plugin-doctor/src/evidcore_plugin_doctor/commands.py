@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -22,7 +22,6 @@ from evidcore.errors import printable
 from evidcore.runs.folder import write
 
 if TYPE_CHECKING:
-    from evidcore_plugin_doctor.check import Summary
     from evidcore_plugin_doctor.fault import Fault
     from evidcore_plugin_doctor.listing import Cases
 
@@ -36,16 +35,22 @@ _splits = click.option(
     help="Only this split; repeatable.",
 )
 _processes = click.option(
-    "--processes",
-    type=click.IntRange(min=1),
+    "--processes", type=click.IntRange(min=1), help="How many read volumes at once. Default: one a core.",
     callback=lambda context, option, count: count or len(os.sched_getaffinity(0)),
-    help="How many read volumes at once. Default: one a core.",
-)
+)  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _list(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if value else ()
+
+
+def _tell(template: str, **facts: Any) -> None:
+    """Print what a template says."""
+    from evidcore_plugin_pages.jinja import environment
+
+    plain = environment("evidcore_plugin_doctor").overlay(autoescape=False)
+    click.echo(printable(plain.get_template(template).render(**facts)))
 
 
 def _shard(context: click.Context, option: click.Parameter, text: str) -> tuple[int, int]:
@@ -73,8 +78,10 @@ def check(target: Path, only: str | None, intensity: Intensity, processes: int, 
 
     from evidcore_plugin_doctor.check import check as check_cases
     from evidcore_plugin_doctor.check import list_cases
+    from evidcore_plugin_doctor.likeness import Library
 
     results: dict[str, Any] = {}
+    library = Library(Path(click.get_current_context().with_resource(tempfile.TemporaryDirectory())))
     for name, dataset in open_target(target, only, intensity).items():
         faults: list[Fault] = []
 
@@ -85,38 +92,18 @@ def check(target: Path, only: str | None, intensity: Intensity, processes: int, 
 
         with follow(name) as progress:
             listed = list_cases(dataset, name)
-            summary = check_cases(*listed, processes=processes, on_fault=add, progress=progress)
+            summary = check_cases(
+                *listed, processes=processes, on_fault=add, progress=progress, name=name, library=library
+            )
         results[name] = {
             "faults": [dataclasses.asdict(fault) for fault in faults], "summary": dataclasses.asdict(summary),
         }  # fmt: skip
         if not as_json:
-            for line in _summary(summary):
-                click.echo(printable(f"{name}: {line}"))
+            _tell("check.txt", name=name, summary=summary)
     if as_json:
         click.echo(json.dumps({"target": str(target), "datasets": results}, indent=1))
     if any(result["faults"] for result in results.values()):
         click.get_current_context().exit(1)
-
-
-def _summary(summary: Summary) -> Iterator[str]:
-    """Yield what was looked at and how much was found."""
-    splits = ", ".join(f"{split} {count}" for split, count in summary.cases.items())
-    pace = f", {summary.volumes / summary.seconds:.1f} a second" if summary.volumes else ""
-    patients = "patients not known" if summary.patients is None else f"{summary.patients} patients"
-    looked_at = f"{summary.volumes} volumes, {summary.masks} masks, {summary.reports} reports"
-    total = sum(summary.cases.values())
-    yield f"{total} cases ({splits}), {patients}, {looked_at} in {summary.seconds:.0f} s{pace}"
-    if summary.relatives:
-        yield f"{summary.relatives} volumes are like others of their patient and split: no fault"
-    if summary.templates:
-        yield f"{summary.templates} report texts are shared by many patients: templates, no fault"
-    for word, counts in (("error", summary.errors), ("warning", summary.warnings)):
-        if counts:
-            total = sum(counts.values())
-            parts = ", ".join(f"{check} {count}" for check, count in counts.items())
-            yield f"{total} {word}{'s' if total > 1 else ''} ({parts})"
-    if not summary.errors and not summary.warnings:
-        yield "nothing wrong found"
 
 
 @click.command()
@@ -133,14 +120,9 @@ def _summary(summary: Summary) -> Iterator[str]:
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Default: NAME.html of TARGET.")
 @click.option("--json", "as_json", is_flag=True, help="Print what the page holds as numbers.")
 def view(
-    target: Path,
-    only: str | None,
-    intensity: Intensity,
-    processes: int,
-    out: Path | None,
-    as_json: bool,
+    target: Path, only: str | None, intensity: Intensity, processes: int, out: Path | None, as_json: bool,
     **filters: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Write a page of TARGET's cases: three planes, masks, report, questions and faults of each.
 
     TARGET is a recipe, or a folder that holds cases.csv or questions.csv. The page is one file that opens
@@ -150,6 +132,7 @@ def view(
     from evidcore_plugin_tables.target import open_target
 
     from evidcore_plugin_doctor.contact_sheet import KICKER, PICTURES_BYTES, gather, page
+    from evidcore_plugin_doctor.likeness import Library
 
     path = out or Path(f"{target.resolve().stem}.html")
     if path.exists() and KICKER.encode() not in plain_file(path).read_bytes():
@@ -157,6 +140,9 @@ def view(
     sheets = []
     datasets = open_target(target, only, intensity)
     filters |= {"processes": processes, "pictures_bytes": PICTURES_BYTES // max(1, len(datasets))}
+    filters["library"] = Library(
+        Path(click.get_current_context().with_resource(tempfile.TemporaryDirectory()))
+    )
     for name, dataset in datasets.items():
         with follow(name) as progress:
             sheets.append(gather(dataset, name, progress=progress, **filters))
@@ -168,27 +154,16 @@ def view(
         records = {sheet.name: sheet.record() for sheet in sheets}
         click.echo(json.dumps({**facts, "datasets": records}, indent=1))
         return
-    for sheet in sheets:
-        total, drawn = sum(sheet.summary.cases.values()), len(sheet.entries)
-        faults = sum(sheet.summary.errors.values()) + sum(sheet.summary.warnings.values())
-        click.echo(printable(f"{sheet.name}: {drawn} of {total} cases, {faults} faults"))
-        if drawn < total:
-            click.echo("  see others with --limit, --split, --case or --finding")
-    if no_room:
-        click.echo(f"{no_room} cases found no room on the page, which names them; see one with --case")
-    click.echo(f"page: {path} ({size_bytes / 1e6:.1f} MB)")
+    _tell("view.txt", sheets=sheets, no_room=no_room, path=path, size_bytes=size_bytes)
 
 
 @click.command()
 @target_argument
 @_only
 @click.option(
-    "--task",
-    "asked",
-    multiple=True,
-    metavar="NAME",
+    "--task", "asked", multiple=True, metavar="NAME",
     help="Only these ways of asking: given, 'random distractors', negatives, or a task of the recipe.",
-)
+)  # fmt: skip
 @click.option("--labeler", metavar="NAME", help="Labels the sentences of reports that carry no labels.")
 @folder_intensity
 @click.option("--id", default="", help="Of a CSV: the column with the case's name.")
@@ -202,15 +177,9 @@ def view(
 @click.option("--out", type=click.Path(path_type=Path), help="Write profile.json and index.html here.")
 @_json
 def profile(
-    target: Path,
-    only: str | None,
-    asked: tuple[str, ...],
-    labeler: str | None,
-    intensity: Intensity,
-    out: Path | None,
-    as_json: bool,
-    **named: Any,
-) -> None:
+    target: Path, only: str | None, asked: tuple[str, ...], labeler: str | None, intensity: Intensity,
+    out: Path | None, as_json: bool, **named: Any,
+) -> None:  # fmt: skip
     """Describe TARGET: prevalence, reference lines, reports, voxel sizes. No text of a report is shown.
 
     TARGET is a recipe, a folder that holds cases.csv or questions.csv, or any CSV of labels or questions.
@@ -250,8 +219,7 @@ def profile(
         click.echo(json.dumps({"target": str(target), "profiles": profiles}, indent=1))
         return
     for item in profiles:
-        for line in text(item, str(target)).splitlines():
-            click.echo(printable(line))
+        click.echo(printable(text(item, str(target))))
     if out is not None:
         click.echo(f"page: {out / 'index.html'}")
 
@@ -268,15 +236,9 @@ def profile(
 @click.option("--inputs-only", is_flag=True, help="Keep what the encoder is given, not the volumes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def prepare(
-    recipe: Path,
-    overrides: tuple[str, ...],
-    only: str | None,
-    splits: tuple[Split, ...],
-    processes: int,
-    shard: tuple[int, int],
-    inputs_only: bool,
-    as_json: bool,
-) -> None:
+    recipe: Path, overrides: tuple[str, ...], only: str | None, splits: tuple[Split, ...], processes: int,
+    shard: tuple[int, int], inputs_only: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Read every volume of a recipe's data sets, and keep volumes and encoder inputs in the cache.
 
     Killed and started again, it goes on where it stopped. EVID_CACHE names the cache folder, EVID_CACHE_GB
@@ -287,7 +249,7 @@ def prepare(
     loaded = load(recipe, overrides)  # a mistake is named before all else is imported
 
     from evidcore.cache import cache_folder
-    from evidcore_plugin_doctor.prepare import OUTCOMES, fill
+    from evidcore_plugin_doctor.prepare import fill
 
     with follow("prepare") as progress:
         summary = fill(
@@ -302,12 +264,4 @@ def prepare(
         click.echo(printable(f"not read: {message}"))
     for case, reason in summary.left_out.items():
         click.echo(printable(f"left out: {case}: {reason}", keep=""))
-    counts = ", ".join(f"{count} {OUTCOMES[name]}" for name, count in summary.outcomes.items() if count)
-    written = f"{summary.size_bytes / 1e9:.3g} GB written to {cache_folder()}"
-    click.echo(f"{recipe}: {counts or 'no case is in this share'}; {written} in {summary.seconds:.0f} s")
-    if summary.deleted_bytes:
-        deleted = f"{summary.deleted_bytes / 1e9:.3g} GB last used before this command began"
-        remedy = "If another share kept them, set EVID_CACHE_GB higher: it must hold all shares."
-        click.echo(f"{deleted} were deleted to make room. {remedy}")
-    if summary.outcomes["no_room"]:
-        click.echo("The cache is full. Set EVID_CACHE_GB higher, or prepare with --inputs-only.")
+    _tell("prepare.txt", recipe=recipe, summary=summary, cache=cache_folder())

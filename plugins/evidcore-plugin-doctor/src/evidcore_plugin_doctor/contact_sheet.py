@@ -22,6 +22,7 @@ from evidcore.errors import did_you_mean
 from evidcore_plugin_doctor.check import Listed, Summary, check, list_cases
 from evidcore_plugin_doctor.fault import CHECKS, Fault
 from evidcore_plugin_doctor.inspection import Inspected
+from evidcore_plugin_doctor.likeness import Library
 from evidcore_plugin_doctor.profile import quantiles
 from evidcore_plugin_doctor.rendering import MOST_PICTURES, Picture, Rendering
 
@@ -114,12 +115,13 @@ def gather(
     pictures_bytes: int,
     processes: int,
     progress: Callable[[int, int], None],
+    library: Library | None = None,
 ) -> Sheet:
     """Look at the cases that are wanted, each volume being read once for its faults and its picture.
 
     Wanted are at most `limit`, evenly spaced, of these `splits` and `ids`, all where there is none, that have
     the `finding` or a mask of its name. All pictures together take at most `pictures_bytes`: they become
-    coarser to fit.
+    coarser to fit. The `library` has other data sets of the recipe.
 
     Raises:
         DataError: if the set's table as a whole cannot be read, or no case is accepted.
@@ -142,7 +144,7 @@ def gather(
     inspected: list[Inspected] = []
     summary = check(
         cases, unlisted, processes=processes, on_fault=faults.append, progress=progress, chosen=chosen,
-        rendering=rendering, on_case=inspected.append,
+        rendering=rendering, on_case=inspected.append, name=name, library=library,
     )  # fmt: skip
     by_case: dict[str, list[Fault]] = collections.defaultdict(list)
     for fault in faults:
@@ -240,10 +242,7 @@ def _cut(text: str, most: int = _MOST_CHARACTERS) -> str:
 
 def _described(finding: Finding) -> str:
     """Return a finding with what is known of it."""
-    known = [
-        finding.side,
-        None if finding.size_mm is None else f"{finding.size_mm:.4g} mm",
-        finding.location,
-        None if finding.malignant is None else "malignant" if finding.malignant else "benign",
-    ]
-    return f"{finding.name} ({text})" if (text := ", ".join(filter(None, known))) else finding.name
+    size = "" if finding.size_mm is None else f"{finding.size_mm:.4g} mm"
+    nature = {None: "", True: "malignant", False: "benign"}[finding.malignant]
+    known = ", ".join(filter(None, (finding.side, size, finding.location, nature)))
+    return f"{finding.name} ({known})" if known else finding.name

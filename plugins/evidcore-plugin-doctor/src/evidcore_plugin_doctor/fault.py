@@ -20,31 +20,11 @@ def warning(text: str) -> Remark:
     return "warning", text
 
 
-# what is looked for, in the order of docs/start/own_scans.md
-CHECKS: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))
-
+_TABLES = tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))
 # A kind of fault is a check, or a part of one ("spacing/body"): kind -> kinds that explain it. Where one of
-# these is found in a case, what it explains is not told of that case: it was measured by wrong values, or has
-# the same cause.
-_VALUES = ("fill/empty", "intensity/scale", "slices/jump")
-_VOXELS = ("intensity", "fill/background", "fill/region", *_VALUES)
-EXPLAINED_BY: Mapping[str, tuple[str, ...]] = {
-    "spacing/body": ("spacing", *_VALUES),
-    "intensity/scale": ("slices/jump",),
-    "fill/background": ("fill", "intensity", *_VALUES),
-    "fill/region": ("intensity", "fill/background", *_VALUES),
-    "slices/order": ("spacing", *_VOXELS),
-    "slices/step": ("slices/order", "spacing", *_VOXELS),
-    "slices/gap": ("slices/order", "slices/step", "spacing", *_VOXELS),
-    "mask/place": ("orientation", *_VALUES),
-    "mask/empty": ("mask/labels",),
-    "mask/stray": ("mask/labels",),
-    "duplicate": ("fill/empty",),
-    "near-duplicate": ("duplicate", *_VALUES),
-    "report": ("duplicate", "near-duplicate"),
-    "label": ("report",),
-    "folder": ("duplicate", "near-duplicate"),
-}
+# these is found in a case, what it explains is not told of that case.
+EXPLAINED_BY: Mapping[str, list[str]] = _TABLES.pop("explained_by")
+CHECKS: Mapping[str, str] = _TABLES  # what is looked for, in the order of docs/start/own_scans.md
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

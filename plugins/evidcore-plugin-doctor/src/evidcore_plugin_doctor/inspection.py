@@ -11,6 +11,7 @@ import resource
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from evidcore.api import Case, DataError, MaskRef, VolumeRef
@@ -102,10 +103,8 @@ def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) 
             reasons = [source[axis] for source in (anatomy, backwards) if axis in source]
             if reasons:
                 add("orientation", ref.path, error(f"{'; '.join(reasons)}. {_MIRRORED}"))
-        digest = hashlib.blake2b(volume.array.tobytes(), digest_size=16)
-        digest.update(f"{volume.array.dtype.str} {volume.shape_zyx}".encode())
         structure = None if coarse is None else fingerprint(coarse, ref.intensity)
-        seen.volumes.append(VolumePrint(file=ref.path, digest=digest.hexdigest(), structure=structure))
+        seen.volumes.append(VolumePrint(file=ref.path, digest=digest_of(volume), structure=structure))
         if ref is case.volumes[0]:
             seen.mask_voxels, seen.labels = voxels, labels
         if rendering is not None and len(seen.pictures) < MOST_PICTURES:
@@ -125,6 +124,18 @@ def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) 
                     text = str(unreadable(mask.path)).replace(mask.path, repr(name), 1)
                     add("mask", mask.path, error(text))
     return seen
+
+
+def digest_of(volume: Volume) -> str:
+    """Return what equal voxels share, whatever type, slope and rounding error their files have."""
+    digest = hashlib.blake2b(str(volume.shape_zyx).encode(), digest_size=16)
+    for plane in volume.array:
+        whole = plane if plane.dtype == np.int16 else np.rint(plane)
+        is_whole = volume.intensity == "hu" or np.array_equal(whole, plane)
+        with np.errstate(invalid="ignore"):  # what is beyond all types is told elsewhere
+            shared = whole.astype(np.int32).astype(np.int16) if is_whole else plane + np.float32(0)
+        digest.update(shared.tobytes())
+    return digest.hexdigest()
 
 
 def refuse_oversized(ref: VolumeRef, geometry: Geometry, processes: int) -> None:

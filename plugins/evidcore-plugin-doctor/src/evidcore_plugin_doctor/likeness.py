@@ -16,17 +16,17 @@ scanners give several reconstructions of one examination, and published sets hol
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import fft, ndimage, spatial
 
-from evidcore.api import Case
-from evidcore.case import Intensity, Split
+from evidcore.case import Intensity
 from evidcore_plugin_doctor.coarse import STEP_MM, Grid, block_means
 from evidcore_plugin_doctor.fault import Fault, Severity
+from evidcore_plugin_doctor.repeats import Home, repeated
 
 POINTS = 40  # at most, of a volume
 SIGMAS = (1.2, 2.4)  # in cubes: 6 and 12 mm
@@ -121,10 +121,23 @@ def _vectors(fine: Array, places: Array) -> Array:
     return np.asarray(flat / np.maximum(length, 1e-6), dtype=np.float32)
 
 
+class Copy(NamedTuple):
+    """A volume and whose it is."""
+
+    home: Home
+    file: str
+    digest: str  # of its voxels
+
+
 class Library:
-    """The fingerprints of a data set; structures lie in a folder, so that a large set fits into memory."""
+    """The volumes of a data set; structures lie in a folder, so that a large set fits into memory.
+
+    Those of a recipe's data sets come one after the other: the cases in `homes`, their `volumes`.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self.homes: list[Home] = []
+        self.volumes: list[Copy] = []
         self._folder = folder
         self._places: list[Array] = []  # of each volume
         self._vectors: list[Array] = []
@@ -140,9 +153,9 @@ class Library:
     def _file(self, number: int) -> Path:
         return self._folder / f"{number}.npy"
 
-    def alike(self) -> Iterator[Likeness]:
-        """Yield the pairs of volumes that show the same scan, the smaller number first."""
-        for (first, second), (ours, theirs) in sorted(self._matched().items()):
+    def alike(self, start: int = 0) -> Iterator[Likeness]:
+        """Yield the pairs that show the same scan, the smaller number first, the other from `start` on."""
+        for (first, second), (ours, theirs) in sorted(self._matched(start).items()):
             for vote in (_shifted, _turned):
                 placement = vote(ours, theirs)
                 likeness = None if placement is None else self._compare(first, second, *placement)
@@ -150,7 +163,7 @@ class Library:
                     yield likeness
                     break
 
-    def _matched(self) -> dict[tuple[int, int], tuple[Array, Array]]:
+    def _matched(self, start: int) -> dict[tuple[int, int], tuple[Array, Array]]:
         """Return the places, in cubes, where two volumes look alike: (match, 3) in each."""
         owners = np.repeat(np.arange(len(self._vectors)), [len(item) for item in self._vectors])
         if len(np.unique(owners)) < 2:
@@ -160,7 +173,7 @@ class Library:
         matches: dict[tuple[int, int], list[tuple[int, int]]] = collections.defaultdict(list)
         for mine, others in enumerate(near):
             for other in others:
-                if other < len(owners) and owners[mine] < owners[other]:
+                if other < len(owners) and owners[mine] < owners[other] >= start:
                     matches[int(owners[mine]), int(owners[other])].append((mine, int(other)))
         numbers = {pair: np.array(some).T for pair, some in matches.items() if len(some) >= VOTES}
         return {pair: (places[ours], places[theirs]) for pair, (ours, theirs) in numbers.items()}
@@ -257,48 +270,36 @@ def _fitted(ours: Array, theirs: Array) -> tuple[Array, Array]:
     return turns, shifts
 
 
-class Copy(NamedTuple):
-    """A volume and whose it is."""
+def copied_volumes(library: Library, start: int) -> tuple[list[Fault], int]:
+    """Return a fault for each volume from `start` on that was there before, with the first that is like it.
 
-    split: Split
-    case: Case
-    file: str
-    digest: str  # of its voxels
-
-
-def copied_volumes(volumes: Sequence[Copy], library: Library) -> tuple[list[Fault], int]:
-    """Return a fault for each volume that was there before, with the first that is like it.
-
-    The library has the volumes' structures, in their order. With the faults comes how many volumes are like
-    others of their patient and split.
+    With the faults comes how many volumes are like others of their patient and split.
     """
     faults: list[Fault] = []
-    first: dict[str, Copy] = {}
-    equal: set[int] = set()
-    for number, volume in enumerate(volumes):
-        before = first.setdefault(volume.digest, volume)
-        if before.case.id != volume.case.id:
-            equal.add(number)
-            where = " (the same file)" if before.file == volume.file else f" ({before.file})"
-            text = f"the voxels are those of case {before.case.id!r}{where}"
-            faults.append(_copy_fault("duplicate", volume, before, text))
-    pairs = {(alike.first, alike.second): alike for alike in library.alike()}
+    volumes = library.volumes
+    same = repeated([item.digest for item in volumes], [item.home for item in volumes], Home.excludes)
+    for number, first in same.items():
+        if number >= start:
+            where = "the same file" if volumes[first].file == volumes[number].file else volumes[first].file
+            text = f"the voxels are those of case {{}} ({where})"
+            faults.append(_copy_fault("duplicate", volumes[number], volumes[first], text))
+    pairs = {(alike.first, alike.second): alike for alike in library.alike(start)}
     originals: dict[int, int] = {}  # of the copies
     relatives = 0
     for (earlier, later), alike in pairs.items():
         before, volume = volumes[earlier], volumes[later]
-        if {earlier, later} & equal or later in originals or volume.case.id == before.case.id:
+        if {earlier, later} & same.keys() or later in originals or not volume.home.excludes(before.home):
             continue
         if (originals.get(earlier), later) in pairs:
             continue  # compared with the original
-        patient = volume.case.patient
-        if patient is not None and (patient, volume.split) == (before.case.patient, before.split):
+        patient, split = volume.home.case.patient, volume.home.split
+        if patient is not None and (patient, split) == (before.home.case.patient, before.home.split):
             relatives += 1
             continue
         originals[later] = earlier
         shift = ", ".join(f"{step:.0f}" for step in alike.shift_mm)
         turned = f"turned by {alike.turn_degrees:.0f} degrees and " if alike.turn_degrees >= 1 else ""
-        text = f"shows what case {before.case.id!r} shows ({before.file}): correlation {alike.agreement:.3f} "
+        text = f"shows what case {{}} shows ({before.file}): correlation {alike.agreement:.3f} "
         text += f"over {100 * alike.overlap:.0f} % of the smaller one, {turned}shifted by ({shift}) mm"
         text += " (z, y, x). It is another crop, resampling, turned or noisy copy"
         faults.append(_copy_fault("near-duplicate", volume, before, text))
@@ -306,19 +307,21 @@ def copied_volumes(volumes: Sequence[Copy], library: Library) -> tuple[list[Faul
 
 
 def _copy_fault(check: str, volume: Copy, before: Copy, text: str) -> Fault:
+    home, other = volume.home, before.home
     severity: Severity = "warning"
-    if volume.split != before.split:
+    text = text.replace("{}", other.id_within(home.dataset, repr), 1)
+    if home.split != other.split:
         severity = "error"
-        text += f"; it is in {volume.split}, the other in {before.split}"
-    patient, other = volume.case.patient, before.case.patient
+        text += f"; it is in {home.split}, the other in {other.split}"
+    patient, patient_before = home.case.patient, other.case.patient
     remedy = "Drop one of them."
-    if None in (patient, other):
+    if None in (patient, patient_before):
         remedy = "Drop one of them, or keep both in one split."
-    elif patient != other:
+    elif patient != patient_before:
         severity = "error" if check == "duplicate" else severity
-        text += f"; patients {patient!r} and {other!r}"
+        text += f"; patients {patient!r} and {patient_before!r}"
         remedy = "Find out whose it is, and drop the other."
     return Fault(
-        check=check, severity=severity, case=volume.case.id, other=before.case.id, file=volume.file,
-        text=f"{text}. {remedy}",
+        check=check, severity=severity, case=home.case.id, other=other.id_within(home.dataset),
+        file=volume.file, text=f"{text}. {remedy}",
     )  # fmt: skip

@@ -4,6 +4,7 @@ A mask lies on its object where its outline follows edges of the scan, and that 
 object whose outline does not show (a tumour in muscle, on CT) says nothing.
 """
 
+import dataclasses
 import gzip
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,9 +18,11 @@ from evidcore.api import Case, DataError, MaskRef, VolumeRef
 from evidcore.case import Side
 from evidcore.data import Mask, Volume, read_geometry
 from evidcore.data.masks import left_out
+from evidcore.data.reading import opened
 from evidcore_plugin_doctor.coarse import STEP_MM
 from evidcore_plugin_doctor.fault import Fault, Remark, error, warning
 from evidcore_plugin_doctor.organs import CLEAR_MM, Place, contradictions, organ
+from evidcore_plugin_doctor.rims import interpolated
 from evidcore_plugin_doctor.statements import plain_name
 
 OUTSIDE = 0.5  # of a mask's voxels; a mask drawn a little too large is passed over
@@ -69,8 +72,7 @@ def look_at_masks(
     places: dict[str, Place] = {}
     exchanged = {path: _exchanged(path, volume) for path in {ref.path for ref in masks.values()}}
     extents_mm: dict[str, tuple[float, float]] = {}  # of nearly all of a mask, from the patient's right
-    labels: dict[str, list[int]] = {}
-    for name, ref, mask in read_masks(masks, volume, labels):
+    for name, ref, mask in read_masks(masks, volume):
         if isinstance(mask, DataError) or exchanged[ref.path]:
             text = str(mask) if isinstance(mask, DataError) else exchanged[ref.path]
             refused.setdefault((ref.path, text.removeprefix(f"{ref.path}: ")), []).append(name)
@@ -109,6 +111,15 @@ def look_at_masks(
             text = f"{name!r}: {100 * beyond:.0f} % of its {voxels[name]} voxels lie outside the body."
             text += " Look whether it belongs to this scan and is not flipped."
             add("mask/place", ref.path, error(text))
+    labels: dict[str, list[int]] = {}
+    for ref in {(masks[name].path, masks[name].key): masks[name] for name in voxels}.values():
+        named = {repr(name): other.label for name, other in masks.items() if other.path == ref.path}
+        numbers, odd = _look_at_map(ref, volume)
+        if {*named.values()} != {None}:
+            labels[ref.path] = numbers
+        if odd:
+            text = f"{', '.join([*named][:MOST_LABELS])}: {odd}, as if it was resampled linearly"
+            add("mask/rims", ref.path, warning(f"{text}. Resample it anew, by nearest neighbours."))
     listed = {path: _label_numbers(path) for path in labels}
     for name, ref in masks.items():
         number = listed.get(ref.path, {}).get(plain_name(name), ref.label)
@@ -137,6 +148,21 @@ def look_at_masks(
             text = f"{name!r}: {source} says {side}, and {lies}. Look at the scan; correct mask or name."
             add("mask/place", masks[name].path, error(text))
     return voxels, backwards, labels
+
+
+def _look_at_map(ref: MaskRef, volume: Volume) -> tuple[list[int], str | None]:
+    """Return the labels other than 0 in a file of masks, and how it was interpolated if it was."""
+    whole = VolumeRef(path=ref.path, key=ref.key, intensity="arbitrary", tilted="resample")
+    if ref.path.lower().endswith((".npy", ".npz")):
+        spacing_mm, axes = volume.spacing_mm_zyx, ref.axes or "SPL"
+        whole = dataclasses.replace(whole, spacing_mm_zyx=spacing_mm, axes=axes)
+    try:
+        stored, placement = opened(whole)
+    except DataError:
+        return [], None  # it holds objects and no grid
+    values = placement.turn.apply(stored.values(exact=True))
+    values = np.rint(values).astype(np.int32) if values.dtype.kind == "f" else values
+    return sorted({int(label) for plane in values for label in np.unique(plane)} - {0}), interpolated(values)
 
 
 def misnumbered(files: Sequence[tuple[Case, str, list[int]]], empty: Collection[str]) -> Iterator[Fault]:

@@ -36,13 +36,6 @@ if TYPE_CHECKING:
 # "done" where anything was written; else "already_there" where anything was; else "not_needed": volume and
 # inputs are small, or no smaller than what they are made of. "left_out" where it cannot be used.
 Outcome = Literal["no_room", "done", "already_there", "not_needed", "left_out"]
-OUTCOMES: Mapping[Outcome, str] = {  # as they are told
-    "done": "done",
-    "already_there": "already there",
-    "no_room": "without room",
-    "not_needed": "too small to be worth keeping",
-    "left_out": "left out",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,7 +119,7 @@ def fill(
         progress(len(filled), len(share))
     counts = Counter(result.outcome for result in filled)
     return Summary(
-        outcomes={outcome: counts[outcome] for outcome in OUTCOMES},
+        outcomes={outcome: counts[outcome] for outcome in get_args(Outcome)},
         left_out={result.case: result.reason for result in filled if result.outcome == "left_out"},
         unlisted=tuple(unlisted),
         size_bytes=sum(result.size_bytes for result in filled),

@@ -117,19 +117,12 @@ def render(
         if sum(sizes) <= rendering.most_bytes:
             break
     return Picture(
-        intensity=volume.intensity,
-        shape_zyx=volume.shape_zyx,
-        spacing_mm_zyx=volume.spacing_mm_zyx,
-        axes=axes,
-        window=window,
-        window_values=edges,
-        centre=centre,
-        masks=tuple(shown),
+        intensity=volume.intensity, shape_zyx=volume.shape_zyx, spacing_mm_zyx=volume.spacing_mm_zyx,
+        axes=axes, window=window, window_values=edges, centre=centre, masks=tuple(shown),
         empty=tuple(name for name, count in voxels.items() if not count),
-        left_out=tuple(ranked[MOST_MASKS:]),
-        planes=planes,
+        left_out=tuple(ranked[MOST_MASKS:]), planes=planes,
         values={f"{q} %": float(np.percentile(samples, q)) for q in (0, 1, 50, 99, 100)},
-    )
+    )  # fmt: skip
 
 
 def _window(volume: Volume, at: Triple, samples: Array) -> tuple[str, tuple[float, float]]:
@@ -153,15 +146,10 @@ def _plane(
     rows, columns = (axis for axis in range(3) if axis != AXES[name])
     shape, spacing = volume.shape_zyx, volume.spacing_mm_zyx
     return Plane(
-        name=name,
-        index=index,
-        count=shape[AXES[name]],
-        source=png_uri(picture),
-        width_px=picture.shape[1],
-        height_px=picture.shape[0],
-        width_mm=shape[columns] * spacing[columns],
-        height_mm=shape[rows] * spacing[rows],
+        name=name, index=index, count=shape[AXES[name]], source=png_uri(picture),
+        width_px=picture.shape[1], height_px=picture.shape[0],
+        width_mm=shape[columns] * spacing[columns], height_mm=shape[rows] * spacing[rows],
         outlines={
             mask: outline(block_means(piece, merged) > 0) for mask, piece in cuts.items() if piece.any()
         },
-    )
+    )  # fmt: skip

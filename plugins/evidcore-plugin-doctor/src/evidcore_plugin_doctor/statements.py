@@ -8,7 +8,9 @@ folder is named by counts where most of the set's are named so.
 import dataclasses
 import os
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from evidcore_plugin_reports.labelers import NegationRules, Phrases
@@ -18,17 +20,11 @@ from evidcore.api import Case
 from evidcore.case import Side, Split, State
 from evidcore_plugin_doctor.fault import Fault
 
-_PLAIN = re.compile(  # nothing else changes a finding's state or side alone
-    r"(?:\s|\b(?:an?|and|any|are|at|been|both|bilateral|bilaterally|evidence|has|have|in|is|left|lungs?|no|not|of|on"
-    r"|noted|observed|identified|present|absent|detected|right|seen|sides?|signs?|the|there|was|were)\b)*"
-)
-_HEADING = re.compile(  # up to the next one stands what the text behind it is: a question, or what was seen
-    r"\b(?:(indication|history|clinical|reason|request)|findings?|impression|technique)\b", re.IGNORECASE
+_ENGLISH = tomllib.loads(Path(__file__).with_name("english.toml").read_text(encoding="utf-8"))
+ASKING, NOUN, _PLAIN, _HEADING, _MIDDLE = (
+    re.compile(_ENGLISH[name], re.IGNORECASE) for name in ("asking", "noun", "plain", "heading", "middle")
 )
 _SIDE = re.compile(r"\b(left|right)\b")
-_MIDDLE = re.compile(  # a left one of these may lie on the right
-    r"heart|atri|ventric|vein|ven[ao]|arter|aort|vess|trunk|liver|hepat|bronch|colon|bowel|stomach"
-)
 _SPLIT = re.compile(r"(?P<train>train|training)|(?P<validation>val|valid|validation)|(?P<test>test|testing)")
 USUAL, FEWEST = 0.8, 4  # of the files that are named by something, so many agree with their rows
 YEARS, YEARS_AT_ONCE = 20.0, 2.0  # between scans of a patient, and between what is said of one scan
@@ -39,8 +35,8 @@ Listed = tuple[Split, Case]
 
 
 def plain_name(name: str) -> str:
-    """Return a name in lower case, with a space for whatever stands between its words."""
-    return " ".join(re.findall(r"[^\W_]+", name.casefold()))
+    """Return a name in lower case, with a space for what stands between its words and compares nothing."""
+    return " ".join(re.findall(r"[^\W_]+|[<>\u2264\u2265=+]", name.casefold()))
 
 
 def named_side(name: str) -> tuple[str, Side | None]:
@@ -78,7 +74,7 @@ def claims(case: Case, names: set[str]) -> dict[str, Claim]:
             continue
         claim = Claim(mentions[0].state, mentions[0].side, number)
         is_partial = claim.state == "absent" and claim.side in ("left", "right")
-        is_plain = _PLAIN.fullmatch(f"{sentence[: span.start]} {sentence[span.end : -1]}".lower())
+        is_plain = _PLAIN.fullmatch(f"{sentence[: span.start]} {sentence[span.end : -1]}")
         if is_plain and not is_partial and not asks:
             plain.setdefault(mentions[0].name, claim)
     for name, claim in tuple(plain.items()):
@@ -86,23 +82,6 @@ def claims(case: Case, names: set[str]) -> dict[str, Claim]:
         if {(item.state, item.side or claim.side) for item in every} != {(claim.state, claim.side)}:
             del plain[name]
     return plain
-
-
-def unlike_report(case: Case) -> Iterator[Fault]:
-    """Yield the labels of a case that its report contradicts, in state or side."""
-    labels = [(item, *named_side(item.name)) for item in case.findings if item.state != "uncertain"]
-    reported = claims(case, {name for _, name, _ in labels})
-    for label, name, named in labels:
-        claim, side = reported.get(name), named or label.side
-        if claim is None or claim.state == "uncertain":
-            continue
-        is_wrong = label.state == "present" and {side, claim.side} == {"left", "right"}
-        if label.state != claim.state:
-            is_wrong = claim.state == "absent" or named is None or claim.side in (named, "both")
-        if is_wrong:
-            stated = f"label {label.name!r} says {Claim(label.state, side, 0)}, the report says {claim}"
-            text = f"{stated} (sentence {claim.sentence}). Read the report; correct the label or the text."
-            yield Fault(check="label", severity="warning", case=case.id, text=text)
 
 
 def without_value(case: Case) -> Iterator[Fault]:
@@ -117,7 +96,7 @@ def without_value(case: Case) -> Iterator[Fault]:
 def mask_sides(case: Case) -> dict[str, tuple[str, Side]]:
     """Return what says on which side a mask lies, and the side: its name, a label, or the report."""
     labels = {named_side(item.name)[0]: item for item in case.findings if item.state == "present"}
-    masks = {mask: named_side(mask) for mask in case.masks if not _MIDDLE.search(mask.lower())}
+    masks = {mask: named_side(mask) for mask in case.masks if not _MIDDLE.search(mask)}
     reported = claims(case, {name for name, _ in masks.values()})
     result: dict[str, tuple[str, Side]] = {}
     for mask, (name, named) in masks.items():

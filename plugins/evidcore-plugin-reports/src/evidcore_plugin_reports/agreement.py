@@ -8,15 +8,9 @@ from typing import Any
 
 from evidcore.api import Finding, Score
 from evidcore.case import State
+from evidcore_plugin_reports.findings import RULES
 
-NORMAL = re.compile(  # what says of a study that there is nothing, without naming what
-    r"\b(?:unremarkable|clear|healthy)\b|\A\W*normal\W*\Z"
-    # these are words of other languages too, in which a finding is not read
-    r"|\A(?=(?s:.*)\b(?:is|are|the|of|with|without|seen|and|chest|lungs?|heart|study|scan|exam(?:ination)?)\b)"
-    r"(?s:.*)\b(?:normal|negative|intact)\b"
-    r"|\b(?:no|without)\b.{0,60}\b(?:abnormal\w*|finding|findings|disease|patholog\w*|process|change|changes)\b",
-    re.IGNORECASE,
-)
+NORMAL = re.compile(RULES["said"]["normal"], re.IGNORECASE)
 
 
 def is_read(text: str, findings: Iterable[Finding]) -> bool:

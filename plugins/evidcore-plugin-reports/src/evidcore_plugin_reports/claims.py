@@ -19,11 +19,7 @@ from evidcore.evaluate.bootstrap import difference_p, holm
 if TYPE_CHECKING:
     from evidcore_plugin_reports.evaluation import ReportResult
 
-SAME_PATIENT = (
-    "twin",
-    "replaced",
-    "occluded",
-)  # showings that change nothing but the finding, the best first
+SAME_PATIENT = ("twin", "replaced", "occluded")  # change nothing but the finding, the best first
 HALF = 0.5  # of what is told apart: more read elsewhere, or lost of other findings, is no sight
 LITTLE = 0.25  # a finding that leaves fewer reports than this when it leaves the scan is not seen
 KINDS = ("seen", "seen in part", "seen in whole or in part", "not seen", "not settled")

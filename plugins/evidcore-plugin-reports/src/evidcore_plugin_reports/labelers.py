@@ -14,14 +14,9 @@ from evidcore.case import Side, State
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS, RULES
 from evidcore_plugin_reports.sentences import Stretch, sentences
 
-_NATURE = re.compile(
-    r"\b(?:(?P<not>not|no(?: signs? of)?|non) |(?P<doubt>possibly|probably|likely|suspicious for|may be) )?"
-    r"(?:(?P<malignant>malignan(?:t|cy))|benign)\b",
-    re.IGNORECASE,
+_NATURE, _PLAIN_DENIAL, _SIDE, _SIZE = (
+    re.compile(RULES["said"][name], re.IGNORECASE) for name in ("nature", "plain_denial", "side", "size")
 )
-_PLAIN_DENIAL = re.compile(r"\b(?:no|not|without|absent|none|never)\b", re.IGNORECASE)
-_SIDE = re.compile(r"\b(left|right|both|bilateral(?:ly)?)\b", re.IGNORECASE)
-_SIZE = re.compile(r"(?<!\d)(\d++(?:[.,]\d+)?)(?:\s*[x\u00d7]\s*\d+(?:[.,]\d+)?)*\s*(mm|cm)\b", re.IGNORECASE)
 _WHOLE = 1000  # characters of a sentence that is read whole; the longest of 699 reports of CT-RATE has 823
 _REACH = 400  # characters to each side of a mention that are read of a longer one
 Vocabulary = Callable[[], tuple[str, ...]]

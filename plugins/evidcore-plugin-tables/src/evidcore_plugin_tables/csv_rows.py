@@ -73,20 +73,15 @@ def each_row(table: Path, wanted: Wanted, remedy: str = _RENAME) -> Iterator[tup
             for row in reader:
                 if not any("".join(cell or "").strip() for cell in row.values()):
                     continue  # spreadsheets end in rows of empty cells
+                line, mark = reader.line_num, reader.reader.dialect.delimiter
                 if None in row or None in row.values():
-                    yield (
-                        reader.line_num,
-                        f"{table}: line {reader.line_num}: {len(names)} columns are named, the row has "
-                        f"another number. Quote cells that hold {_MARKS[reader.reader.dialect.delimiter]}.",
-                    )
-                elif column := _with_rows(row, reader.reader.dialect.delimiter):
-                    yield (
-                        reader.line_num,
-                        f"{table}: line {reader.line_num}: the cell of {shown(column)} holds whole rows: a "
-                        "quote that begins a cell ends in a later one. Double the quotes of a text.",
-                    )
+                    why = f"{len(names)} columns are named, the row has another number"
+                    yield line, f"{table}: line {line}: {why}. Quote cells that hold {_MARKS[mark]}."
+                elif column := _with_rows(row, mark):
+                    why = "a quote that begins a cell ends in a later one. Double the quotes of a text."
+                    yield line, f"{table}: line {line}: the cell of {shown(column)} holds whole rows: {why}"
                 else:
-                    yield reader.line_num, {name: cell.strip() for name, cell in row.items()}
+                    yield line, {name: cell.strip() for name, cell in row.items()}
     except (OSError, UnicodeDecodeError, csv.Error) as cause:
         remedy = "Save it as UTF-8, with rights to read it."
         raise DataError(f"{table}: is not a readable CSV file ({cause}). {remedy}") from cause

@@ -123,19 +123,15 @@ class Folder(CaseTable):
             for name in self.findings
         }
         report = row.get(columns.report_column, "")
+        stated = VolumeRef(
+            path="", intensity=self.intensity, rescale=self.rescale, axes=self.axes,
+            spacing_mm_zyx=self.spacing_mm_zyx, tilted=self.tilted,
+        )  # fmt: skip
         case = Case(
             id=row[columns.id_column] or f"line {line}",
             patient=(row[columns.patient_column] or None) if columns.patient_column else None,
             volumes=tuple(
-                VolumeRef(
-                    path=path,
-                    key=key,
-                    intensity=self.intensity,
-                    rescale=self.rescale,
-                    axes=self.axes,
-                    spacing_mm_zyx=self.spacing_mm_zyx,
-                    tilted=self.tilted,
-                )
+                dataclasses.replace(stated, path=path, key=key)
                 for path, key in (file_and_key(name, self.folder) for name in volumes)
             ),
             report=Report(text=report) if report else None,

@@ -72,12 +72,9 @@ def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFa
 
 
 def read_masks(
-    masks: Mapping[str, MaskRef], volume: Volume, values_of: dict[str, list[int]] | None = None
+    masks: Mapping[str, MaskRef], volume: Volume
 ) -> Iterator[tuple[str, MaskRef, Mask | DataError]]:
-    """Yield each mask, or why it cannot be read; further labels of one file come from one reading of it.
-
-    `values_of` takes which labels other than 0 each file of labels holds.
-    """
+    """Yield each mask, or why it cannot be read; further labels of one file come from one reading of it."""
     labels = collections.Counter(ref.path for ref in masks.values() if ref.label is not None)
     maps: dict[str, Array] = {}
     for name, ref in masks.items():
@@ -90,12 +87,9 @@ def read_masks(
             yield name, ref, cause
             continue
         yield name, ref, mask
-        if ref.label is not None and labels.pop(ref.path, 0) > (values_of is None):
+        if ref.label is not None and labels.pop(ref.path, 0) > 1:
             with contextlib.suppress(DataError):  # not every file of masks is a volume too
                 whole = read(VolumeRef(path=ref.path, intensity="arbitrary"))
-                if values_of is not None:
-                    numbers = {round(float(label)) for plane in whole.array for label in np.unique(plane)}
-                    values_of[ref.path] = sorted(numbers - {0})
                 # else `read_mask` reconciles them or says what is wrong
                 if whole.array.dtype == np.int16 and whole.geometry.fits(volume.geometry):
                     maps[ref.path] = whole.array

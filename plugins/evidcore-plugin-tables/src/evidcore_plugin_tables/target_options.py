@@ -16,9 +16,6 @@ def _checked(context: click.Context, parameter: click.Parameter, target: Path) -
 
 target_argument = click.argument("target", type=click.Path(path_type=Path), callback=_checked)
 folder_intensity = click.option(
-    "--intensity",
-    type=click.Choice(["hu", "arbitrary"]),
-    default="hu",
-    show_default=True,
+    "--intensity", type=click.Choice(["hu", "arbitrary"]), default="hu", show_default=True,
     help="Of a folder: what its values are. A recipe says it itself.",
-)
+)  # fmt: skip
