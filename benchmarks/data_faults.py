@@ -28,10 +28,14 @@ import numpy as np
 import psutil
 from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_doctor.answers import contradictions
-from evidcore_plugin_doctor.check import check, list_cases
+from evidcore_plugin_doctor.blind import BlindView
+from evidcore_plugin_doctor.check import check, copied_reports, list_cases
 from evidcore_plugin_doctor.fault import Fault
 from evidcore_plugin_doctor.inspection import inspect
+from evidcore_plugin_doctor.likeness import Library
 from evidcore_plugin_doctor.masks import misnumbered
+from evidcore_plugin_doctor.repeats import Home
+from evidcore_plugin_doctor.rims import interpolated
 from evidcore_plugin_doctor.statements import claims, mask_sides, unlike_files, unlike_patients
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
@@ -39,8 +43,10 @@ from evidcore_plugin_tables.target import open_folder
 from scipy import ndimage
 from side_by_side import parser
 
-from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, VolumeRef
+from evidcore.builtin.choice import LETTERS, Choice
+from evidcore.case import Case, Finding, Intensity, MaskRef, Question, Report, Split, VolumeRef
 from evidcore.data import Geometry, Volume, read, read_mask, save_volume
+from evidcore.data.reading import opened
 from evidcore.registry import factory
 
 Part = Literal["chosen", "reported"]
@@ -396,7 +402,13 @@ def copies_found(
     return result, len(faults) - sum(result)
 
 
-def _checked(folder: Path, rows: Sequence[Sequence[str]], processes: int = 1) -> list[Fault]:
+def _checked(
+    folder: Path,
+    rows: Sequence[Sequence[str]],
+    processes: int = 1,
+    name: str = "",
+    library: Library | None = None,
+) -> list[Fault]:
     with (folder / "cases.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["id", "volume", "patient", "split"], *rows])
     faults: list[Fault] = []
@@ -405,8 +417,32 @@ def _checked(folder: Path, rows: Sequence[Sequence[str]], processes: int = 1) ->
         processes=processes,
         on_fault=faults.append,
         progress=lambda n, total: None,
+        name=name,
+        library=library,
     )
     return faults
+
+
+def _saved(scans: Sequence[Scan], folder: Path) -> list[list[str]]:
+    """Write scans as they are."""
+    rows = []
+    for number, scan in enumerate(scans):
+        _save(scan.array, scan.spacing_mm, folder / f"{number}.nii")
+        rows.append([f"{number}", f"{number}.nii", f"p{scan.patient}", "train"])
+    return rows
+
+
+def _saved_anew(scans: Sequence[Scan], folder: Path) -> list[list[str]]:
+    """Write scans as compressed floats of another slope, for other patients of another split."""
+    rows = []
+    for number, scan in enumerate(scans):
+        image = nibabel.Nifti1Image(
+            scan.array.T.astype(np.float32) / 3, np.diag([*scan.spacing_mm[::-1], 1.0])
+        )
+        image.header.set_slope_inter(3, 0)
+        nibabel.save(image, folder / f"{number}.nii.gz")
+        rows.append([f"{number}", f"{number}.nii.gz", f"q{scan.patient}", "test"])
+    return rows
 
 
 Change = Callable[[Any, int], object]
@@ -542,6 +578,9 @@ def _results(
     yield from _results_of_series(only, cts, phantoms, home)
     yield from _results_of_sets(only, cts, phantoms, home)
     yield from _results_of_statements(only, cts, phantoms, home)
+    yield from _results_of_answers(only, cts, phantoms, home)
+    yield from _results_of_maps(only, mrs)
+    yield from _results_of_scripts(only, phantoms)
 
 
 def _results_of_series(
@@ -578,6 +617,21 @@ def _results_of_sets(
                 results += zip(scans, result, strict=True)
                 false += wrong
             yield f"{fault} ({false} false pairs)", results
+    if _is_asked(only, "a scan of one data set saved anew in another"):
+        results, false = [], 0
+        for number, scans in enumerate((cts, phantoms)):
+            library = Library()
+            faults = []
+            for name, write in (("first", _saved), ("second", _saved_anew)):
+                own = home / f"{name}{number}"
+                own.mkdir()
+                faults += _checked(own, write(scans, own), name=name, library=library)
+            # crops and coarser copies of a patient, all in one split, are not counted
+            copies = [fault for fault in faults if fault.severity == "error"]
+            told = {item.case for item in copies if f"case '{item.case}' of data set 'first'" in item.text}
+            false += len(copies) - len(told)
+            results += [(scan, f"{place}" in told) for place, scan in enumerate(scans)]
+        yield f"a scan of one data set saved anew in another ({false} false)", results
     for fault, named in IDS.items():
         if _is_asked(only, fault):
             shutil.rmtree(folder, ignore_errors=True)
@@ -667,6 +721,132 @@ def _results_of_statements(
                 for wrong in range(len(scans)):
                     results.append((scans[wrong], _is_named(what, scans, wrong)))
             yield f"{what} that contradicts the row", results
+
+
+def _results_of_answers(
+    only: str, cts: list[Scan], phantoms: list[Scan], home: Path
+) -> Iterator[tuple[str, Results]]:
+    """Yield what is said of questions with right answers, and of ones of which one answer is wrong."""
+    cases = [(phantoms[0], case) for case in _described("phantom-chest", home)]
+    cases += [(phantoms[0], case) for case in _described("phantom-abdomen", home)]
+    cases += [(cts[0], case) for case in _reported()]
+    asked = [(scan, case, _asked(case)) for scan, case in cases if case.present()]
+    if _is_asked(only, "sound answers"):
+        yield "sound answers that something is said about, by case", [
+            (scan, any(contradictions(dataclasses.replace(case, questions=questions))))
+            for scan, case, questions in asked
+        ]  # fmt: skip
+    for fault, is_alone in (("an answer against a label", False), ("an answer against another", True)):
+        if _is_asked(only, fault):
+            results: Results = []
+            for number, (scan, case, questions) in enumerate(asked):
+                place = number % len(case.findings)
+                wrong = dataclasses.replace(questions[place], id="wrong", answer=1 - questions[place].answer)
+                items = (*questions, wrong) if is_alone else (wrong, *questions[len(case.findings) :])
+                findings = () if is_alone else case.findings
+                told = list(contradictions(dataclasses.replace(case, questions=items, findings=findings)))
+                results.append((scan, len(told) == 1 and "'wrong'" in told[0].text))
+            yield fault, results
+
+
+def _asked(case: Case) -> tuple[Question, ...]:
+    """Return a question by yes or no for each finding, and some with drawn options; all answers right."""
+    questions = [
+        Question(
+            id=f"q{number}",
+            text=f"Is there {item.name}{f' on the {item.side} side' if item.side else ''}?",
+            options=("yes", "no"),
+            answer=int(item.state != "present"),
+        )
+        for number, item in enumerate(case.findings)
+    ]
+    for seed in (1, 2, 3):
+        task = Choice(distractors="random", questions_per_case=0)
+        for number, prompt in enumerate(task.prompts(case, BlindView(), seed)):
+            reference = prompt.reference
+            questions.append(
+                Question(
+                    id=f"drawn-{seed}-{number}",
+                    text="Which of these findings is present?",
+                    options=tuple(reference["options"]),
+                    answer=LETTERS.index(reference["letter"]),
+                    true_options=tuple(reference.get("true_options", ())),
+                )
+            )
+    return tuple(questions)
+
+
+ZOOMS = (0.8, 1.25, (0.9, 0.7, 0.7))
+
+
+def _results_of_maps(only: str, mrs: list[Scan]) -> Iterator[tuple[str, Results]]:
+    """Yield what is said of real label maps: as they are, resampled rightly and as if labels were values."""
+    data = Path(os.environ["EVID_SHARED_DATA"])
+    files = [file for pattern in LABEL_MAPS for file in sorted(data.glob(pattern))]
+    maps = {str(file): _labels(file) for file in files}
+    changes = (("as drawn", None), ("resampled by nearest neighbours", 0), ("resampled linearly", 1))
+    for fault, order in changes:
+        fault = f"label map {fault}"
+        if _is_asked(only, fault):
+            results: Results = []
+            for name, labels in maps.items():
+                if order == 1 and len(np.unique(labels)) < 3:
+                    continue  # one label alone leaves rims that may be thresholds'
+                for zoom in ZOOMS if order is not None else (1,):
+                    array = labels.astype(np.float32)
+                    array = array if order is None else ndimage.zoom(array, zoom, order=order)
+                    told = interpolated(np.rint(array).astype(np.int32)) is not None
+                    results.append((dataclasses.replace(mrs[0], name=f"{name} {zoom}"), told))
+            yield f"{fault}, of two labels or more" if order == 1 else fault, results
+
+
+LABEL_MAPS = (
+    "ibsi_validation/*/*_mask.nii.gz", "msd_hippocampus/labels/*.nii.gz",
+    "totalsegmentator/example_seg*.nii.gz", "chest_imaging_platform/*m-64.nrrd", "pyradiomics/*label.nrrd",
+    "dcmqi/*_seg*.nrrd", "dcmqi/partial*.nrrd", "ivadomed_data_testing/*seg*.nii.gz",
+)  # fmt: skip
+
+
+def _labels(file: Path) -> Array:
+    whole = VolumeRef(path=str(file), intensity="arbitrary", tilted="resample")
+    stored, placement = opened(whole)
+    return np.asarray(placement.turn.apply(stored.values(exact=True)))
+
+
+SCRIPTS = {"Han": (0x4E00, 2000), "kana": (0x3041, 80), "Thai": (0x0E01, 46)}  # first character, how many
+
+
+def _results_of_scripts(only: str, phantoms: list[Scan]) -> Iterator[tuple[str, Results]]:
+    """Yield the copies that are found among reports without spaces; half of each is what all reports say."""
+    if not _is_asked(only, "report without spaces copied"):
+        return
+    exact: Results = []
+    near: Results = []
+    false = 0
+    for number, (first, count) in enumerate(SCRIPTS.values()):
+        rng = np.random.default_rng(number)
+
+        def sentence(first: int = first, count: int = count, rng: Rng = rng) -> str:
+            return "".join(chr(first + int(letter)) for letter in rng.integers(0, count, 12))
+
+        usual = [sentence() for _ in range(6)]  # normal findings
+        reports = ["\u3002".join([*usual, *(sentence() for _ in range(6))]) for _ in range(100)]
+        edited = [f"{text[:90]}{sentence()[:3]}{text[92:]}" for text in reports[10:20]]
+        texts = [*reports, *reports[:10], *edited]
+        cases = [
+            Case(id=f"{place}", patient=f"p{place}", volumes=(), report=Report(text=text))
+            for place, text in enumerate(texts)
+        ]
+        found = {
+            (fault.other, fault.case)
+            for fault in copied_reports([Home("", "train", case) for case in cases])[0]
+        }
+        pairs = {(f"{place}", f"{place + 100}") for place in range(20)}
+        false += len(found - pairs)
+        for results, places in ((exact, range(10)), (near, range(10, 20))):
+            results += [(phantoms[0], (f"{place}", f"{place + 100}") in found) for place in places]
+    yield f"report without spaces copied ({false} false)", exact
+    yield "report without spaces copied and edited", near
 
 
 def _is_named(what: str, scans: Sequence[Scan], wrong: int) -> bool:

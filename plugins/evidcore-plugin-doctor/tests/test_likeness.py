@@ -1,6 +1,3 @@
-import tempfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 from evidcore_plugin_doctor.coarse import coarsen
@@ -10,12 +7,11 @@ from scipy.spatial.transform import Rotation
 
 
 def alike(*volumes):
-    with tempfile.TemporaryDirectory() as folder:
-        library = Library(Path(folder))
-        for volume in volumes:
-            coarse = coarsen(volume)
-            library.add(None if coarse is None else fingerprint(coarse, volume.intensity))
-        return list(library.alike())
+    library = Library()
+    for volume in volumes:
+        coarse = coarsen(volume)
+        library.add(None if coarse is None else fingerprint(coarse, volume.intensity))
+    return list(library.alike())
 
 
 @pytest.mark.slow

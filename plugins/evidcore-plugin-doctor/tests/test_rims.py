@@ -11,6 +11,7 @@ def ball(radius, z=20, y=20, x=20):
 MANY = np.select([ball(7, z, y, x) for z in (9, 30) for y in (9, 30) for x in (9, 30, 50)], range(20, 32))
 TOUCHING = np.where(ball(12), 1, 2 * ball(12, x=42))
 WALLS = [np.where(ball(12), 3, 2 * ball(12 + width)) for width in (1, 2, 3, 5)]
+DRAWN = [ball(0), ball(9), np.where(ball(5), 2, ball(15)), *WALLS]
 
 
 @pytest.mark.parametrize("factors", [0.8, 1.25, 2, (2, 1, 1), (0.9, 0.7, 0.7)])
@@ -21,6 +22,5 @@ def test_a_map_that_was_resampled_linearly_is_told_and_by_nearest_neighbours_is_
     assert "lead through a label between" in interpolated(np.round(linear).astype(np.uint8))
 
 
-@pytest.mark.parametrize("labels", [ball(0), ball(9), np.where(ball(5), 2, ball(15)), *WALLS])
-def test_walls_and_tumours_within_organs_are_drawn_so(labels):
-    assert interpolated(labels.astype(np.uint8)) is None
+def test_walls_and_tumours_within_organs_are_drawn_so():
+    assert not any(interpolated(labels.astype(np.uint8)) for labels in DRAWN)

@@ -78,12 +78,11 @@ def contradictions(case: Case) -> Iterator[Fault]:
 
 def _free(case: Case) -> Iterator[Question]:
     """Yield the questions with a free text answer that say yes or no."""
-    options = tuple(_STATES)
+    options = (*_STATES,)
     for item in case.notes.get("open_questions", ()):
         said = {answer.casefold() for answer in item["answers"]}
         if len(said) == 1 and said <= {*options}:
-            answer = options.index(said.pop())
-            yield Question(id=item["id"], text=item["text"], options=options, answer=answer)
+            yield Question(id=item["id"], text=item["text"], options=options, answer=options.index(*said))
 
 
 def _asked(text: str) -> tuple[str, Side | None]:
@@ -103,14 +102,11 @@ def _answer(question: Question) -> _Stated:
         option, own = _asked(right)
         name, side = "" if NOUN.sub("", name).strip() else option, side or own
     is_fixed = any(map(IN_ORDER.search, question.options))  # an option names others by letter or place
-    return _Stated(
-        text=f"question {question.id!r} is answered {shown(right)}",
-        name=name,
-        claim=Claim("present" if is_option else _STATES[options[question.answer]], side, 0),
-        asked=(_plain(question.text), question.kind, *(options if is_fixed else sorted(options))),
-        right=tuple(options[place] for place in (question.answer, *question.true_options)),
-        is_option=is_option,
-    )
+    asked = (_plain(question.text), question.kind, *(options if is_fixed else sorted(options)))
+    claim = Claim("present" if is_option else _STATES[options[question.answer]], side, 0)
+    hold = tuple(options[place] for place in (question.answer, *question.true_options))
+    text = f"question {question.id!r} is answered {shown(right)}"
+    return _Stated(text, name, claim, asked, hold, is_option)
 
 
 def _plain(text: str) -> str:

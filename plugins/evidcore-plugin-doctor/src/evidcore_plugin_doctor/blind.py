@@ -16,10 +16,8 @@ from evidcore.evaluate.reference_lines import UNKNOWN, cluster_of, reference_lin
 from evidcore_plugin_doctor.listing import Cases
 
 DRAWS = 5  # sets of random distractors that are averaged: one alone moves the best rule by two points
-POLICIES: Mapping[str, Literal["random", "negatives"]] = {
-    "random distractors": "random",
-    "negatives": "negatives",
-}
+Policy = Literal["random", "negatives"]
+POLICIES: Mapping[str, Policy] = {"random distractors": "random", "negatives": "negatives"}
 
 
 class BlindView(View):

@@ -5,16 +5,13 @@
 3. The set as a whole: masks that no case has, copies of volumes, copies of reports.
 """
 
-import bisect
 import collections
 import dataclasses
 import functools
 import itertools
 import re
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from evidcore.api import Case, DataError, Dataset
@@ -29,12 +26,12 @@ from evidcore_plugin_doctor.likeness import Copy, Library, copied_volumes
 from evidcore_plugin_doctor.masks import misnumbered
 from evidcore_plugin_doctor.rendering import Rendering
 from evidcore_plugin_doctor.repeats import Home, repeated, shared_names
+from evidcore_plugin_doctor.statements import Listed
 from evidcore_plugin_doctor.workers import in_processes
 
-Listed = tuple[Split, Case]
 # Thai, Lao, Burmese, Khmer, kana and Han: no spaces stand between their words
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 RUN_WORDS = 5
 RARE_RUNS = 10  # that two reports share and fewer than TEMPLATE_PATIENTS patients have
 ALIKE = 0.8  # Jaccard: runs in both over runs in either
@@ -109,30 +106,29 @@ def check(
     late: list[Fault] = []
     labels: list[tuple[Case, str, list[int]]] = []
     patients: list[tuple[Case, str, Mapping[str, Any]]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        library = library or Library(Path(folder))
-        first, first_volume = len(library.homes), len(library.volumes)
-        library.homes += (Home(name, split, case) for split, case in cases)
-        for fault in shared_names(library.homes, first):
-            add(fault)
-        workers = min(processes, len(chosen)) or 1
-        look = functools.partial(inspect, processes=workers, rendering=rendering)
-        files = [statements.without_texts(case) for _, case in chosen]
-        killed = "data check: a worker process was killed, perhaps for memory. Try again with --processes 1."
-        inspections = in_processes(look, files, workers, killed)
-        for number, ((split, case), inspected) in enumerate(zip(chosen, inspections, strict=True), 1):
-            on_case(inspected)
-            for fault in inspected.faults:
-                late.append(fault) if fault.kind == "mask/empty" else add(fault)  # the set may hold its cause
-            for volume in inspected.volumes:
-                library.add(volume.structure)
-                library.volumes.append(Copy(Home(name, split, case), volume.file, volume.digest))
-            for mask, count in inspected.mask_voxels.items():
-                voxels[mask].append(count)
-            labels += [(case, path, values) for path, values in inspected.labels.items()]
-            patients += [(case, *stated) for stated in (("the table", case.notes), *inspected.headers)]
-            progress(number, len(chosen))
-        copied, relatives = copied_volumes(library, first_volume)
+    library = library or Library()
+    first, first_volume = len(library.homes), len(library.volumes)
+    library.homes += (Home(name, split, case) for split, case in cases)
+    for fault in shared_names(library.homes, first):
+        add(fault)
+    workers = min(processes, len(chosen)) or 1
+    look = functools.partial(inspect, processes=workers, rendering=rendering)
+    files = [statements.without_texts(case) for _, case in chosen]
+    killed = "data check: a worker process was killed, perhaps for memory. Try again with --processes 1."
+    inspections = in_processes(look, files, workers, killed)
+    for number, ((split, case), inspected) in enumerate(zip(chosen, inspections, strict=True), 1):
+        on_case(inspected)
+        for fault in inspected.faults:
+            late.append(fault) if fault.kind == "mask/empty" else add(fault)  # the set may hold its cause
+        for volume in inspected.volumes:
+            library.add(volume.structure)
+            library.volumes.append(Copy(Home(name, split, case), volume.file, volume.digest))
+        for mask, count in inspected.mask_voxels.items():
+            voxels[mask].append(count)
+        labels += [(case, path, values) for path, values in inspected.labels.items()]
+        patients += [(case, *stated) for stated in (("the table", case.notes), *inspected.headers)]
+        progress(number, len(chosen))
+    copied, relatives = copied_volumes(library, first_volume)
     empty = [mask for mask, numbers in voxels.items() if len(numbers) > 1 and not any(numbers)]
     for mask in empty:
         text = f"mask {mask!r} is empty in all {len(voxels[mask])} cases that name it."
@@ -146,9 +142,8 @@ def check(
     for fault in copies:
         add(fault)
     for _, case in cases:
-        for compare in (statements.without_value, contradictions):
-            for fault in compare(case):
-                add(fault)
+        for fault in (*statements.without_value(case), *contradictions(case)):
+            add(fault)
     return Summary(
         cases=dict(collections.Counter(split for split, _ in cases)),
         patients=len({case.patient for _, case in cases} - {None}) or None,
@@ -172,13 +167,20 @@ def copied_reports(homes: Sequence[Home], start: int = 0) -> tuple[list[Fault], 
     """
     told = [home for home in homes if home.case.report]
     start = sum(home.case.report is not None for home in homes[:start])
-    words = [tuple(WORD.findall(home.case.report.text.casefold())) for home in told if home.case.report]
-    runs, holders = [*map(_runs, words)], collections.defaultdict[int, list[int]](list)
+    words = [tuple(_WORD.findall(home.case.report.text.casefold())) for home in told if home.case.report]
+    # how many tokens stand for a word: two characters where most are of scripts without spaces
+    tokens = [1 + (2 * len(re.findall(f"[{_UNSPACED}]", "".join(item))) > len(item)) for item in words]
+    runs = [  # by hash: the words themselves would fill the memory
+        {hash(item[at : at + size]) for at in range(len(item) - size + 1)}
+        for item, size in zip(words, (RUN_WORDS * count for count in tokens), strict=True)
+    ]
+    holders: dict[int, list[int]] = collections.defaultdict(list)
     equal: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
-    for number, item in enumerate(words):
-        equal[item].append(number)
-        for run in runs[number]:
+    for number, mine in enumerate(runs):
+        equal[words[number]].append(number)
+        for run in mine:
             holders[run].append(number)
+    originals = {group[0] for group in equal.values()}
 
     def is_rare(numbers: Sequence[int]) -> bool:
         return len({told[number].owner for number in numbers}) < TEMPLATE_PATIENTS
@@ -190,38 +192,25 @@ def copied_reports(homes: Sequence[Home], start: int = 0) -> tuple[list[Fault], 
     pairs = [(first, number) for number, first in repeated(words, told, is_wrong).items()]
     shared: collections.Counter[tuple[int, int]] = collections.Counter()
     for numbers in holders.values():
-        originals = [number for number in numbers if equal[words[number]][0] == number]
-        if 1 < len(originals) <= _COMMON:
-            shared.update(itertools.combinations(originals, 2))
+        few = [number for number in numbers if number in originals]
+        if 1 < len(few) <= _COMMON:
+            shared.update(itertools.combinations(few, 2))
     pairs += (pair for pair, count in shared.items() if count >= RARE_RUNS)
     faults = []
     for first, number in sorted(pair for pair in pairs if pair[1] >= start):
-        home, other, both = told[number], told[first], runs[first].keys() & runs[number]
-        share = 1.0 if words[first] == words[number] else len(both) / len(runs[first].keys() | runs[number])
-        rare = sum(runs[first][run] for run in both if is_rare(holders[run]))
+        home, other, both = told[number], told[first], runs[first] & runs[number]
+        share = 1.0 if words[first] == words[number] else len(both) / len(runs[first] | runs[number])
+        rare = sum(is_rare(holders[run]) for run in both) / tokens[first]
         if not is_wrong(home, other) or share < ALIKE or rare < RARE_RUNS:
             continue
-        count = min(length(words[first]), length(words[number]))
+        count = min(len(words[first]), len(words[number])) // tokens[first]
         how = "is word for word that" if share == 1 else f"is {100 * share:.0f} % that"
         is_apart = home.split != other.split
         where = f" in {other.split}, this one in {home.split}" if is_apart else ""
-        text = f"its report ({count:.0f} words) {how} of case {other.id_within(home.dataset, repr)}, another"
+        text = f"its report ({count} words) {how} of case {other.id_within(home.dataset, repr)}, another"
         text += f" patient{where}. Look whether it belongs to this scan, and drop one of them otherwise."
         severity: Severity = "error" if is_apart else "warning"
-        first_id = other.id_within(home.dataset)
-        faults.append(Fault(check="report", severity=severity, case=home.case.id, other=first_id, text=text))
+        where = other.id_within(home.dataset)
+        faults.append(Fault(check="report", severity=severity, case=home.case.id, other=where, text=text))
     groups = (group for item, group in equal.items() if item and group[-1] >= start)
     return faults, sum(not is_rare(group) for group in groups)
-
-
-def length(words: Iterable[str]) -> float:
-    """Return how many words there are; a character of a script without spaces is half a word."""
-    return sum(0.5 if re.match(f"[{_UNSPACED}]", word) else 1.0 for word in words)
-
-
-def _runs(words: Sequence[str]) -> dict[int, float]:
-    """Return each run of five words, by hash to save memory, and how long its first one is."""
-    ends = [0.0, *itertools.accumulate(length([word]) for word in words)]
-    stops = [bisect.bisect_left(ends, end + RUN_WORDS) for end in ends]
-    whole = [(start, stop) for start, stop in enumerate(stops) if stop < len(ends)]
-    return {hash(words[start:stop]): ends[start + 1] - ends[start] for start, stop in whole}

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,12 +27,9 @@ if TYPE_CHECKING:
 data = CommandGroup("data", help="Check, view, profile and prepare a data set.")
 _only = click.option("--dataset", "only", metavar="NAME", help="Of a recipe, only this data set.")
 _splits = click.option(
-    "--split",
-    "splits",
-    multiple=True,
-    type=click.Choice(get_args(Split)),
+    "--split", "splits", multiple=True, type=click.Choice(get_args(Split)),
     help="Only this split; repeatable.",
-)
+)  # fmt: skip
 _processes = click.option(
     "--processes", type=click.IntRange(min=1), help="How many read volumes at once. Default: one a core.",
     callback=lambda context, option, count: count or len(os.sched_getaffinity(0)),
@@ -50,7 +46,7 @@ def _tell(template: str, **facts: Any) -> None:
     from evidcore_plugin_pages.jinja import environment
 
     plain = environment("evidcore_plugin_doctor").overlay(autoescape=False)
-    click.echo(printable(plain.get_template(template).render(**facts)))
+    click.echo(printable(plain.get_template(template).render(**facts)).rstrip("\n"))
 
 
 def _shard(context: click.Context, option: click.Parameter, text: str) -> tuple[int, int]:
@@ -81,7 +77,7 @@ def check(target: Path, only: str | None, intensity: Intensity, processes: int, 
     from evidcore_plugin_doctor.likeness import Library
 
     results: dict[str, Any] = {}
-    library = Library(Path(click.get_current_context().with_resource(tempfile.TemporaryDirectory())))
+    library = Library()
     for name, dataset in open_target(target, only, intensity).items():
         faults: list[Fault] = []
 
@@ -140,9 +136,7 @@ def view(
     sheets = []
     datasets = open_target(target, only, intensity)
     filters |= {"processes": processes, "pictures_bytes": PICTURES_BYTES // max(1, len(datasets))}
-    filters["library"] = Library(
-        Path(click.get_current_context().with_resource(tempfile.TemporaryDirectory()))
-    )
+    filters |= {"library": Library()}
     for name, dataset in datasets.items():
         with follow(name) as progress:
             sheets.append(gather(dataset, name, progress=progress, **filters))

@@ -19,12 +19,13 @@ from evidcore_plugin_pages.markup import Html, join
 from evidcore.api import Case, DataError, Dataset, Finding
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
-from evidcore_plugin_doctor.check import Listed, Summary, check, list_cases
+from evidcore_plugin_doctor.check import Summary, check, list_cases
 from evidcore_plugin_doctor.fault import CHECKS, Fault
 from evidcore_plugin_doctor.inspection import Inspected
 from evidcore_plugin_doctor.likeness import Library
 from evidcore_plugin_doctor.profile import quantiles
 from evidcore_plugin_doctor.rendering import MOST_PICTURES, Picture, Rendering
+from evidcore_plugin_doctor.statements import Listed
 
 KICKER = "evidcore contact sheet"
 MOST_BYTES = 15_000_000

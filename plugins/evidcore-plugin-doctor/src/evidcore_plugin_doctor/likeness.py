@@ -16,6 +16,9 @@ scanners give several reconstructions of one examination, and published sets hol
 
 import collections
 import dataclasses
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,10 +138,11 @@ class Library:
     Those of a recipe's data sets come one after the other: the cases in `homes`, their `volumes`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self.homes: list[Home] = []
         self.volumes: list[Copy] = []
-        self._folder = folder
+        self._folder = Path(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, self._folder)
         self._places: list[Array] = []  # of each volume
         self._vectors: list[Array] = []
 

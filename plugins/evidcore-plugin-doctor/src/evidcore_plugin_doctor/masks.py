@@ -4,7 +4,6 @@ A mask lies on its object where its outline follows edges of the scan, and that 
 object whose outline does not show (a tumour in muscle, on CT) says nothing.
 """
 
-import dataclasses
 import gzip
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,9 +15,8 @@ from scipy import ndimage
 
 from evidcore.api import Case, DataError, MaskRef, VolumeRef
 from evidcore.case import Side
-from evidcore.data import Mask, Volume, read_geometry
+from evidcore.data import Array, Mask, Volume, read_geometry
 from evidcore.data.masks import left_out
-from evidcore.data.reading import opened
 from evidcore_plugin_doctor.coarse import STEP_MM
 from evidcore_plugin_doctor.fault import Fault, Remark, error, warning
 from evidcore_plugin_doctor.organs import CLEAR_MM, Place, contradictions, organ
@@ -72,7 +70,8 @@ def look_at_masks(
     places: dict[str, Place] = {}
     exchanged = {path: _exchanged(path, volume) for path in {ref.path for ref in masks.values()}}
     extents_mm: dict[str, tuple[float, float]] = {}  # of nearly all of a mask, from the patient's right
-    for name, ref, mask in read_masks(masks, volume):
+    stored: dict[str, Array] = {}
+    for name, ref, mask in read_masks(masks, volume, stored):
         if isinstance(mask, DataError) or exchanged[ref.path]:
             text = str(mask) if isinstance(mask, DataError) else exchanged[ref.path]
             refused.setdefault((ref.path, text.removeprefix(f"{ref.path}: ")), []).append(name)
@@ -112,14 +111,13 @@ def look_at_masks(
             text += " Look whether it belongs to this scan and is not flipped."
             add("mask/place", ref.path, error(text))
     labels: dict[str, list[int]] = {}
-    for ref in {(masks[name].path, masks[name].key): masks[name] for name in voxels}.values():
-        named = {repr(name): other.label for name, other in masks.items() if other.path == ref.path}
-        numbers, odd = _look_at_map(ref, volume)
-        if {*named.values()} != {None}:
-            labels[ref.path] = numbers
-        if odd:
-            text = f"{', '.join([*named][:MOST_LABELS])}: {odd}, as if it was resampled linearly"
-            add("mask/rims", ref.path, warning(f"{text}. Resample it anew, by nearest neighbours."))
+    for path, array in stored.items():
+        values = np.rint(array).astype(np.int32) if array.dtype.kind == "f" else array
+        labels[path] = sorted({int(label) for plane in values for label in np.unique(plane)} - {0})
+        if odd := interpolated(values):
+            named = [repr(name) for name, ref in masks.items() if ref.path == path][:MOST_LABELS]
+            text = f"{odd}, as if the map was resampled linearly. Resample it anew, by nearest neighbours."
+            add("mask/rims", path, warning(f"{', '.join(named)}: {text}"))
     listed = {path: _label_numbers(path) for path in labels}
     for name, ref in masks.items():
         number = listed.get(ref.path, {}).get(plain_name(name), ref.label)
@@ -148,21 +146,6 @@ def look_at_masks(
             text = f"{name!r}: {source} says {side}, and {lies}. Look at the scan; correct mask or name."
             add("mask/place", masks[name].path, error(text))
     return voxels, backwards, labels
-
-
-def _look_at_map(ref: MaskRef, volume: Volume) -> tuple[list[int], str | None]:
-    """Return the labels other than 0 in a file of masks, and how it was interpolated if it was."""
-    whole = VolumeRef(path=ref.path, key=ref.key, intensity="arbitrary", tilted="resample")
-    if ref.path.lower().endswith((".npy", ".npz")):
-        spacing_mm, axes = volume.spacing_mm_zyx, ref.axes or "SPL"
-        whole = dataclasses.replace(whole, spacing_mm_zyx=spacing_mm, axes=axes)
-    try:
-        stored, placement = opened(whole)
-    except DataError:
-        return [], None  # it holds objects and no grid
-    values = placement.turn.apply(stored.values(exact=True))
-    values = np.rint(values).astype(np.int32) if values.dtype.kind == "f" else values
-    return sorted({int(label) for plane in values for label in np.unique(plane)} - {0}), interpolated(values)
 
 
 def misnumbered(files: Sequence[tuple[Case, str, list[int]]], empty: Collection[str]) -> Iterator[Fault]:

@@ -9,6 +9,7 @@ Source:
 
 import collections
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,6 @@ from evidcore.data import Geometry, read_geometry
 from evidcore.errors import did_you_mean
 from evidcore.evaluate.reference_lines import cluster
 from evidcore_plugin_doctor import blind
-from evidcore_plugin_doctor.check import WORD, length
 from evidcore_plugin_doctor.listing import Cases
 
 Profile = dict[str, Any]
@@ -187,7 +187,7 @@ def positions(reports: Sequence[Report], labeler: Labeler | None) -> dict[str, A
 
 def lengths(reports: Sequence[Report]) -> dict[str, Any]:
     """Return how many words and sentences the reports have."""
-    words = [length(WORD.findall(report.text)) for report in reports]
+    words = [len(re.findall(r"\w+", report.text)) for report in reports]
     return {
         "reports": len(reports),
         "words": quantiles(words),

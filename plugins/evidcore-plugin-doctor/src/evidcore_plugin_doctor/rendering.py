@@ -5,7 +5,6 @@ Runs in worker processes; imports no torch.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from evidcore_plugin_pages.gallery import AXES, WINDOWS_HU, cut, grey, outline, png_uri, window_of
@@ -13,7 +12,7 @@ from evidcore_plugin_tables.mask_facts import read_masks
 from nibabel.orientations import ornt2axcodes
 
 from evidcore.api import DataError, MaskRef, read_mask
-from evidcore.data import Mask, Volume
+from evidcore.data import Array, Mask, Volume
 from evidcore.data.placement import Placement
 from evidcore_plugin_doctor.coarse import block_means
 
@@ -24,7 +23,6 @@ _SAMPLES = 1_000_000  # voxels that intensities are told from
 _AERATED_SHARE = 0.15  # of the surroundings of what is shown; an abdomen has less
 _AROUND = 0.2  # of each axis, on both sides of what is shown
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Triple = tuple[int, int, int]
 
 

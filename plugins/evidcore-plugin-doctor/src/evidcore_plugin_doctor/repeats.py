@@ -20,9 +20,7 @@ class Home(NamedTuple):
 
     def excludes(self, other: "Home") -> bool:
         """Tell whether a scan or report of one must not be of the other: data sets may share a split."""
-        if self.dataset != other.dataset:
-            return self.split != other.split
-        return self.case.id != other.case.id
+        return self.split != other.split if self.dataset != other.dataset else self.case.id != other.case.id
 
     @property
     def owner(self) -> str:
@@ -51,37 +49,40 @@ def repeated(
 
 
 def shared_names(homes: Sequence[Home], start: int) -> Iterator[Fault]:
-    """Yield the ids from `start` on that stand twice, and patients and ids of two splits, however spelt."""
+    """Yield the ids from `start` on that stand twice, and patients and ids of two splits, however spelt.
+
+    Of other data sets only equal names of patients count: many number theirs, as 1 or as 001.
+    """
     for what, spelt in (("id", str), ("patient", str), ("patient", _folded), ("id", _folded)):
         yield from _shared(homes, start, what, spelt)
 
 
 def _shared(homes: Sequence[Home], start: int, what: str, spelt: Callable[[str], str]) -> Iterator[Fault]:
     names, is_exact = [getattr(home.case, what) for home in homes], spelt is str
-    is_id = what == "id" and is_exact
+    is_id, is_far = what == "id" and is_exact, what == "patient" and is_exact
+    marks = [name and (spelt(name), is_far or home.dataset) for name, home in zip(names, homes, strict=True)]
 
     def is_wrong(home: Home, other: Home) -> bool:
         is_same = getattr(home.case, what) == getattr(other.case, what)
-        is_far = what == "id" and home.dataset != other.dataset
-        return is_same == is_exact and not is_far and (is_id or home.split != other.split)
+        return is_id or (is_same == is_exact and home.split != other.split)
 
-    marks, reported = [name and spelt(name) for name in names], set()
+    reported = set()
     for number, first in repeated(marks, homes, is_wrong).items():
         home, other, name = homes[number], homes[first], names[number]
         if number < start or (name, home.split) in reported:
             continue
         reported.add((name, home.split))
+        severity: Severity = "error" if is_exact else "warning"
         quote = repr if is_exact else ascii
         of = other.id_within(home.dataset, quote)
         text = f"{what} {quote(name)} is in {home.split} and, with case {of}, "
-        if not is_exact:
+        if is_id:
+            text = f"the id stands in {other.split} already, again in {home.split}. Give each case its own."
+        elif is_exact:
+            text += f"in {other.split}. Move one of them: a patient may be in one split only."
+        else:
             text += f"{names[first]!a} in {other.split}: they differ in case, Unicode form, blanks or zeros"
             text += f" alone. Write a {what} in one way, or rename one if they are two."
-        elif is_id:
-            text = f"the id stands in {other.split} already, again in {home.split}. Give each case its own."
-        else:
-            text += f"in {other.split}. Move one of them: a patient may be in one split only."
-        severity: Severity = "error" if is_exact else "warning"
         yield Fault(check="id" if is_id else "split", severity=severity, case=home.case.id, text=text)
 
 

@@ -34,8 +34,8 @@ def measured(
     ]
 
 
-# a full stop ends a sentence unless it stands between digits ("5.5 mm"); the others are those of Chinese
-_SENTENCE = re.compile(r"(?:[^.!?\n\u3002\uff01\uff1f]|(?<=\d)\.(?=\d))+[.!?\u3002\uff01\uff1f]?")
+# a full stop ends a sentence unless it stands between digits ("5.5 mm")
+_SENTENCE = re.compile(r"(?:[^.!?\n]|(?<=\d)\.(?=\d))+[.!?]?")
 
 
 @dataclasses.dataclass(frozen=True)

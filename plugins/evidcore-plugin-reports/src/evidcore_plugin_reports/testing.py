@@ -105,7 +105,15 @@ def tiny_reward_model(folder: Path, seed: int = 0, *, labels: int = 1) -> Path:
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         num_labels=labels,
     )  # fmt: skip
-    return _saved(MistralForSequenceClassification, config, tokenizer, folder, seed, times=10)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        model = MistralForSequenceClassification(config)
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.mul_(10)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def tiny_text_encoder(folder: Path, *, places: int = 64, seed: int = 0) -> Path:
@@ -127,17 +135,9 @@ def tiny_text_encoder(folder: Path, *, places: int = 64, seed: int = 0) -> Path:
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, max_position_embeddings=places, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    return _saved(BertModel, config, tokenizer, folder, seed)
-
-
-def _saved(kind: Any, config: Any, tokenizer: Any, folder: Path, seed: int, times: int = 1) -> Path:
-    """Write a model with random weights, and its tokenizer; return their folder."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = kind(config)
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.mul_(times)
+        model = BertModel(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -72,9 +72,12 @@ def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFa
 
 
 def read_masks(
-    masks: Mapping[str, MaskRef], volume: Volume
+    masks: Mapping[str, MaskRef], volume: Volume, stored: dict[str, Array] | None = None
 ) -> Iterator[tuple[str, MaskRef, Mask | DataError]]:
-    """Yield each mask, or why it cannot be read; further labels of one file come from one reading of it."""
+    """Yield each mask, or why it cannot be read; further labels of one file come from one reading of it.
+
+    `stored` takes the voxels of each file of labels.
+    """
     labels = collections.Counter(ref.path for ref in masks.values() if ref.label is not None)
     maps: dict[str, Array] = {}
     for name, ref in masks.items():
@@ -87,9 +90,11 @@ def read_masks(
             yield name, ref, cause
             continue
         yield name, ref, mask
-        if ref.label is not None and labels.pop(ref.path, 0) > 1:
+        if ref.label is not None and labels.pop(ref.path, 0) > (stored is None):
             with contextlib.suppress(DataError):  # not every file of masks is a volume too
                 whole = read(VolumeRef(path=ref.path, intensity="arbitrary"))
+                if stored is not None:
+                    stored[ref.path] = whole.array
                 # else `read_mask` reconciles them or says what is wrong
                 if whole.array.dtype == np.int16 and whole.geometry.fits(volume.geometry):
                     maps[ref.path] = whole.array
