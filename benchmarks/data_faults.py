@@ -436,9 +436,9 @@ def _saved_anew(scans: Sequence[Scan], folder: Path) -> list[list[str]]:
     """Write scans as compressed floats of another slope, for other patients of another split."""
     rows = []
     for number, scan in enumerate(scans):
-        image = nibabel.Nifti1Image(
-            scan.array.T.astype(np.float32) / 3, np.diag([*scan.spacing_mm[::-1], 1.0])
-        )
+        _save(scan.array, scan.spacing_mm, folder / "plain.nii")
+        plain = nibabel.load(folder / "plain.nii")
+        image = nibabel.Nifti1Image(plain.get_fdata().astype(np.float32) / 3, plain.affine)
         image.header.set_slope_inter(3, 0)
         nibabel.save(image, folder / f"{number}.nii.gz")
         rows.append([f"{number}", f"{number}.nii.gz", f"q{scan.patient}", "test"])
