@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import nibabel
@@ -25,6 +26,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SFT = {"kind": "sft", "train": ["bridge", "language"], "steps": 1, "learning_rate": 1e-3}
 GOOD = {"use": "folder", "path": ".", "patient_column": "", "findings": ["nodule", "cyst"]}
 BAD = {"use": "folder", "path": ".", "patient_column": "", "table": "bad.csv"}
@@ -86,21 +88,11 @@ def test_what_another_data_set_has_in_another_split_is_named(evid, tmp_path, too
     said = evid("data", "check", tmp_path / "two.toml", "--processes", 1, "--json", exit_code=1)
     faults = [fault for item in json.loads(said.stdout)["datasets"].values() for fault in item["faults"]]
     faults = [fault for fault in faults if fault["check"] != "file"]  # no scan of c and d is there
-    found = [(fault["case"], fault["check"]) for fault in faults]
-    checks = {"a": "duplicate", "b": "near-duplicate", "c": "report", "d": "split"}
-    assert sorted(found) == [(f"test-{case}", check) for case, check in checks.items()]
+    assert sorted((fault["case"], fault["check"]) for fault in faults) == [*TABLE["elsewhere"].items()]
     assert all(f"'train{fault['case'][4:]}' of data set 'train'" in fault["text"] for fault in faults)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("nowhere", "no such file. Give a recipe (.toml), or a folder that holds cases.csv"),
-        ("notes.txt", "neither a recipe nor a folder"),
-        ("empty", "holds no cases.csv. Write one with the columns id, volume, patient, split"),
-        ("no-volume", "has no column 'volume'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), TABLE["unusable"].items())
 def test_what_cannot_be_checked_exits_with_2(evid, tmp_path, name, said):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("hello")

@@ -63,26 +63,26 @@ def contradictions(case: Case) -> Iterator[Fault]:
     stated += [*labels, *answers]
     known = {item.name for item in stated if item.claim.state == "present" and not item.is_option} - {""}
     earlier: dict[object, list[_Stated]] = collections.defaultdict(list)
-    told: set[object] = set()
-    for one in stated:
-        marks = {mark for mark in (one.asked, re.sub("e?s$", "", one.name)) if mark}
-        others = (item for mark in marks for item in earlier[mark] if one.excludes(item, known))
-        if not marks & told and (first := next(others, None)) is not None:
-            told |= marks
-            text = f"{one.text}, {first.text}. Look at the scan, and correct what is wrong."
+    reported: set[object] = set()
+    for new in stated:
+        marks = {mark for mark in (new.asked, re.sub("e?s$", "", new.name)) if mark}
+        others = (item for mark in marks for item in earlier[mark] if new.excludes(item, known))
+        if not marks & reported and (first := next(others, None)) is not None:
+            reported |= marks
+            text = f"{new.text}, {first.text}. Look at the scan, and correct what is wrong."
             part = "" if first.claim.sentence else "answer"
             yield Fault(check="label", part=part, severity="warning", case=case.id, text=text)
         for mark in marks:
-            earlier[mark].append(one)
+            earlier[mark].append(new)
 
 
 def _free(case: Case) -> Iterator[Question]:
     """Yield the questions with a free text answer that say yes or no."""
     options = (*_STATES,)
     for item in case.notes.get("open_questions", ()):
-        said = {answer.casefold() for answer in item["answers"]}
-        if len(said) == 1 and said <= {*options}:
-            yield Question(id=item["id"], text=item["text"], options=options, answer=options.index(*said))
+        words = {answer.casefold() for answer in item["answers"]}
+        if len(words) == 1 and words <= {*options}:
+            yield Question(id=item["id"], text=item["text"], options=options, answer=options.index(*words))
 
 
 def _asked(text: str) -> tuple[str, Side | None]:
@@ -99,8 +99,8 @@ def _answer(question: Question) -> _Stated:
     options = [*map(_plain, question.options)]
     is_option = not {*options} <= _STATES.keys()
     if is_option:
-        option, own = _asked(right)
-        name, side = "" if NOUN.sub("", name).strip() else option, side or own
+        option, option_side = _asked(right)
+        name, side = "" if NOUN.sub("", name).strip() else option, side or option_side
     is_fixed = any(map(IN_ORDER.search, question.options))  # an option names others by letter or place
     asked = (_plain(question.text), question.kind, *(options if is_fixed else sorted(options)))
     claim = Claim("present" if is_option else _STATES[options[question.answer]], side, 0)

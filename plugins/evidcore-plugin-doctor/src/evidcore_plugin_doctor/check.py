@@ -165,9 +165,9 @@ def copied_reports(homes: Sequence[Home], start: int = 0) -> tuple[list[Fault], 
     reports share counts where hardly anybody else says it: runs of five words that few patients have. A text
     that many patients share is a template and no fault.
     """
-    told = [home for home in homes if home.case.report]
+    reported = [home for home in homes if home.case.report]
     start = sum(home.case.report is not None for home in homes[:start])
-    words = [tuple(_WORD.findall(home.case.report.text.casefold())) for home in told if home.case.report]
+    words = [tuple(_WORD.findall(home.case.report.text.casefold())) for home in reported if home.case.report]
     # how many tokens stand for a word: two characters where most are of scripts without spaces
     tokens = [1 + (2 * len(re.findall(f"[{_UNSPACED}]", "".join(item))) > len(item)) for item in words]
     runs = [  # by hash: the words themselves would fill the memory
@@ -183,13 +183,13 @@ def copied_reports(homes: Sequence[Home], start: int = 0) -> tuple[list[Fault], 
     originals = {group[0] for group in equal.values()}
 
     def is_rare(numbers: Sequence[int]) -> bool:
-        return len({told[number].owner for number in numbers}) < TEMPLATE_PATIENTS
+        return len({reported[number].owner for number in numbers}) < TEMPLATE_PATIENTS
 
     def is_wrong(home: Home, other: Home) -> bool:
         return home.owner != other.owner and home.excludes(other)
 
     # every copy with the first of its text, and the pairs of first texts that share enough rare runs
-    pairs = [(first, number) for number, first in repeated(words, told, is_wrong).items()]
+    pairs = [(first, number) for number, first in repeated(words, reported, is_wrong).items()]
     shared: collections.Counter[tuple[int, int]] = collections.Counter()
     for numbers in holders.values():
         few = [number for number in numbers if number in originals]
@@ -198,7 +198,7 @@ def copied_reports(homes: Sequence[Home], start: int = 0) -> tuple[list[Fault], 
     pairs += (pair for pair, count in shared.items() if count >= RARE_RUNS)
     faults = []
     for first, number in sorted(pair for pair in pairs if pair[1] >= start):
-        home, other, both = told[number], told[first], runs[first] & runs[number]
+        home, other, both = reported[number], reported[first], runs[first] & runs[number]
         share = 1.0 if words[first] == words[number] else len(both) / len(runs[first] | runs[number])
         rare = sum(is_rare(holders[run]) for run in both) / tokens[first]
         if not is_wrong(home, other) or share < ALIKE or rare < RARE_RUNS:

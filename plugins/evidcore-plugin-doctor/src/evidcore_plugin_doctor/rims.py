@@ -47,7 +47,7 @@ def interpolated(labels: np.ndarray[Any, Any]) -> str | None:
         other += int(((turn < 0) & is_thin & (run[:-2] != run[2:])).sum())
         is_direct = (line[1:] == line[:-1]) & (np.abs(steps) > 1)
         direct += int((is_direct & ~is_rim[1:] & ~is_rim[:-1]).sum())
-    total, own, own_wide, spurious = thin.total(), 0, 0, 0
+    total, solid, solid_wide, spurious = thin.total(), 0, 0, 0
     if total < max(FEWEST, SHARE * (total + direct), TIMES_OTHER * other):
         return None
     for label, count in thin.most_common(MOST_LABELS):
@@ -55,8 +55,8 @@ def interpolated(labels: np.ndarray[Any, Any]) -> str | None:
         core = ndimage.binary_erosion(inside, iterations=CORE, border_value=1)  # cut off is not thin
         spurious += not core.any()
         if (ndimage.binary_dilation(core, iterations=CORE) & inside).sum() >= SOLID * inside.sum():
-            own, own_wide = own + count, own_wide + wide[label]
-    if own < max(FEWEST, SHARE * (own + direct), TIMES_WIDE * own_wide) and spurious < SPURIOUS:
+            solid, solid_wide = solid + count, solid_wide + wide[label]
+    if solid < max(FEWEST, SHARE * (solid + direct), TIMES_WIDE * solid_wide) and spurious < SPURIOUS:
         return None
     share = f"{100 * total / (total + direct):.0f} % of the steps over more than one label"
     return f"{share} lead through a label between, of at most {WIDE} voxels"
