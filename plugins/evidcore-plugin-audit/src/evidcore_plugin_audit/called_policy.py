@@ -57,7 +57,6 @@ class CalledPolicy(TextPolicy):
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
-        """Return what the function answers."""
         asked = [
             Question(text=prompt.written(), max_new_tokens=max_new_tokens, _crops=prompt.crops())
             for prompt in prompts

@@ -21,13 +21,11 @@ class CellGrid:
 
     @property
     def shape_zyx(self) -> tuple[int, int, int]:
-        """Return the number of cells along each axis."""
         z, y, x = (len(edges) - 1 for edges in self.edges_zyx)
         return z, y, x
 
     @property
     def boxes(self) -> list[BoxZYX]:
-        """Return the box of each cell."""
         spans = [list(itertools.pairwise(edges)) for edges in self.edges_zyx]
         return [(*z, *y, *x) for z, y, x in itertools.product(*spans)]
 

@@ -45,7 +45,6 @@ class TextPolicy(Policy):
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
     ) -> list[list[float]]:
-        """Refuse."""
         what = f"the evaluation asks how likely a completion is, and {self.source} does not say"
         raise RunError(f"{what}. {self.remedy}")
 
@@ -68,7 +67,6 @@ class Recorder(TextPolicy):
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
-        """Record the prompts."""
         for prompt in prompts:
             if "<image>" in prompt.words():
                 why = f"prompt {prompt.id!r}: its text holds '<image>', which stands where a volume is shown"
@@ -86,7 +84,6 @@ class RecordedAnswers(TextPolicy):
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
-        """Return the answers."""
         if lacking := [prompt for prompt in prompts if content(prompt) not in self.answers]:
             why = f"questions were not handed over, the first: {lacking[0].words()[:80]!r}"
             remedy = "An evaluation that asks on after an answer needs a model at hand: --model."

@@ -21,7 +21,6 @@ class Permuted(Condition):
     role = "kept"
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return each choice with its options moved on by as many places as the seed draws."""
         return [_permuted(prompt, random.Random(f"permuted/{seed}/{prompt.id}")) for prompt in prompts]
 
 

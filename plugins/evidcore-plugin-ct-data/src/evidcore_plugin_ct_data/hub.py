@@ -57,7 +57,6 @@ class Repository:
         return result
 
     def names(self) -> list[str]:
-        """Return the names of all files."""
         with self._explained():
             result = self._api().list_repo_tree(self.id, recursive=True, **self._commit)
             return sorted(item.path for item in result if hasattr(item, "size"))

@@ -29,7 +29,6 @@ class SparseMasks(arrays.BareArray):
             return False
 
     def mask(self, ref: MaskRef, like: Volume) -> Mask:
-        """Return the row `ref.key`."""
         from scipy import sparse  # 0.2 s; most masks need none
 
         result = _SHAPE.search(ref.path)

@@ -35,7 +35,6 @@ class Dicom(Format):
         return any(file.suffix.lower() == ".dcm" or is_dicom(file) for file in files_in(Path(path)))
 
     def open(self, ref: VolumeRef) -> Stored:
-        """Read the headers of a series."""
         _refuse_other(ref.path)
         with odd_values_named(ref.path):
             return open_series(ref)

@@ -46,7 +46,6 @@ class Nrrd(Format):
     takes = frozenset({"axes"})
 
     def open(self, ref: VolumeRef) -> Stored:
-        """Read the header."""
         with odd_values_named(ref.path):
             path, given = ref.path, stated_affine(ref)
             header = read_header(path)

@@ -24,11 +24,9 @@ class BlindView(View):
     """Shows nothing of a case: what is asked about it is enough here."""
 
     def render(self, case: Case) -> tuple[Part, ...]:
-        """Show nothing."""
         return ()
 
     def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
-        """Refuse: nothing is shown."""
         raise ValueError("nothing is shown, so nothing has a size")
 
     def to_source(self, part: VisualPart, box: Sequence[float]) -> None:

@@ -48,7 +48,6 @@ class Entry:
     pictures: tuple[Picture, ...]  # of the volumes that could be read
 
     def record(self) -> dict[str, Any]:
-        """Return the case in numbers."""
         volumes = [
             {name: getattr(picture, name) for name in ("shape_zyx", "spacing_mm_zyx", "axes", "values")}
             for picture in self.pictures

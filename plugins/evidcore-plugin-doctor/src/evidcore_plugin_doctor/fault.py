@@ -43,7 +43,6 @@ class Fault:
     text: str  # what is wrong with its value, what would be right, what to do
 
     def line(self) -> str:
-        """Return the fault in one line."""
         where = ", ".join(part for part in (f"case {self.case!r}" if self.case else "", self.file) if part)
         parts = [self.check, where, " ".join(self.text.split())]
         return f"{self.severity:7} {': '.join(part for part in parts if part)}"

@@ -118,7 +118,6 @@ class ReportEvidence(Task):
         return [self._prompt(case, parts, slices, present, reference)]
 
     def ask(self, case: Case, view: View) -> Sequence[Prompt]:
-        """Ask about a scan of which nothing is known."""
         parts, slices = _shown(case, view)
         return [self._prompt(case, parts, slices, [], {"target": None, "targets": {}, "cited": {}})]
 

@@ -66,7 +66,6 @@ class OracleReader(Reader):
         self.cache_folder = cache_folder
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
-        """Answer from the masks."""
         seen = [frozenset[str]().union(*map(self.shown, question.crops)) for question in questions]
         return [" ".join(f"There is a {name}." for name in sorted(names)) or NOTHING for names in seen]
 

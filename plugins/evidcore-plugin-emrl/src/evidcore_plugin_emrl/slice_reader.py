@@ -73,7 +73,6 @@ class SliceReader(Reader):
         self._read: dict[Crop, Scores] = {}
 
     def ready(self) -> None:
-        """Load `pretrained` weights."""
         if self.network is None and self._pretrained is None:
             remedy = "Put a fit stage with its service as component above the stage that uses it, or name a"
             remedy += " folder that such a stage wrote: pretrained = '…'."
@@ -82,7 +81,6 @@ class SliceReader(Reader):
             self.load(self._pretrained)
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
-        """Answer each question."""
         crops = [crop for question in questions for crop in question.crops]
         seen = dict(zip(crops, self.read(crops), strict=True))
         best = {item: np.max([seen[crop] for crop in item.crops], axis=0) for item in questions if item.crops}
@@ -147,7 +145,6 @@ class SliceReader(Reader):
         fit_reader(self, train, validation, folder, seed, log, options)
 
     def load(self, folder: Path) -> None:
-        """Read back what `fit` wrote."""
         words, path = folder / WORDS, folder / WEIGHTS
         for file in (words, path):
             if not file.is_file():

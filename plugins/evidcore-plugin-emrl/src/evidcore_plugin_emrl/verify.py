@@ -38,7 +38,6 @@ class Verify(RolloutStrategy):
         self.trained, self.instruction = trained, instruction
 
     def __call__(self, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int) -> list[Episode]:
-        """Return the answers, grouped by prompt."""
         begun = [Episode(prompt=prompt) for prompt in prompts for _ in range(answers_per_prompt)]
         first = sampler.sample(begun)
         second = sampler.sample([self._shown_again(sampler, episode) for episode in first])

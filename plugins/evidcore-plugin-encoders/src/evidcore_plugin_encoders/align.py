@@ -64,7 +64,6 @@ class Align(Stage):
         around.has_weights.add("bridge")
 
     def workload(self) -> Workload:
-        """Return steps and what is encoded."""
         text = f"{self.steps} steps of {self.cases_per_step} cases"
         summary = f"`align` of bridge to {self.texts} of {self.data[0].dataset}: {text}"
         return Workload(text=text, summary=summary, train=("bridge",), steps=self.steps)

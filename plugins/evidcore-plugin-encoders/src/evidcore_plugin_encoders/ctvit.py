@@ -94,7 +94,6 @@ class Transformer(nn.Module):
         self.norm_out = nn.LayerNorm(width)
 
     def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None = None) -> Tokens:
-        """Return the tokens that come out."""
         for layer in self.layers:
             tokens = layer(tokens, grid, bias)
         return torch.as_tensor(self.norm_out(tokens))

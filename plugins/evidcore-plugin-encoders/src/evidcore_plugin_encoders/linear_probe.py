@@ -51,7 +51,6 @@ class LinearProbe(Stage):
     traits = dataclasses.replace(Stage.traits, needs_tasks=False, measures=True)
 
     def workload(self) -> Workload:
-        """Return what is encoded."""
         return Workload(text=f"linear probe on {self.data[0].dataset} {self.data[0].split}")
 
     def check(self, context: StageContext) -> None:
@@ -61,7 +60,6 @@ class LinearProbe(Stage):
             raise RecipeError(f"{context.where}.data: {text}")
 
     def run(self, context: StageContext) -> StageResult:
-        """Read the encoder as the stages above left it."""
         use, model = self.data[0], context.model()[0].model
         pooled = encoder_features(model.encoder, context.view, model.bank)
         learnt = [case for entry in training_set(use, context) for case in context.cases(entry)]

@@ -41,7 +41,6 @@ class Questionnaire(nn.Module):
         nn.init.constant_(self.linear.bias, math.log(share / (1 - share)))
 
     def forward(self, zones: Float[Tensor, "case zone twice_width"]) -> Float[Tensor, "case zone finding"]:
-        """Return logits."""
         logits = self.linear(self.norm(zones.flatten(0, 1)))
         return torch.as_tensor(logits.unflatten(0, zones.shape[:2]))
 
@@ -68,7 +67,6 @@ class Labels(Objective):
         self.by_side = Questionnaire(width, findings, 0.1)
 
     def forward(self, features: Features, known: Targets) -> Tensor:
-        """Return the loss."""
         whole = self.anywhere(pooled(features, self.grid))[:, 0]
         loss = known_entropy(whole, known.findings)
         if self.grid[2] % HALVES == 0:
@@ -90,7 +88,6 @@ class Zones(Objective):
         self.ask = Questionnaire(width, findings, 0.08)
 
     def forward(self, features: Features, known: Targets) -> Tensor:
-        """Return the loss."""
         logits = self.ask(pooled(features, self.grid, HEIGHTS, HALVES))
         z, y, x = self.grid
         cells = (HEIGHTS, z // HEIGHTS, y, HALVES, x // HALVES)

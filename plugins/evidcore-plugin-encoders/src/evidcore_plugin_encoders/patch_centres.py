@@ -31,7 +31,6 @@ class PatchEncoder(Encoder):
         self._pretrained = None if pretrained is None else pretrained / WEIGHTS
 
     def grid(self, size_zyx: Grid) -> Grid:
-        """Return the grid of patches that fill a volume."""
         sides = tuple(zip(size_zyx, self.patch_zyx, strict=True))
         if any(size % patch or size < patch for size, patch in sides):
             raise ValueError(f"the input must be a multiple of the patch {self.patch_zyx}, got {size_zyx}")

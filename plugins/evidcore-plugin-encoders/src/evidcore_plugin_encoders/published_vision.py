@@ -181,11 +181,9 @@ class PublishedTokens(Bridge):
             )
 
     def tokens(self, grid_zyx: Grid) -> int:
-        """Return a token for each patch."""
         return math.prod(grid_zyx)
 
     def token_grid(self, grid_zyx: Grid) -> Grid | None:
-        """Return the grid of patches."""
         return grid_zyx
 
     def forward(self, patches: Patches) -> Float[Tensor, "volume token layers_and_text_width"]:
@@ -193,7 +191,6 @@ class PublishedTokens(Bridge):
         return patches.features if self.visual is None else self.visual(patches.features)
 
     def load_from(self, published: nn.Module) -> None:
-        """Take the mergers' weights."""
         _copy(self, published, "model.bridge")
 
 

@@ -71,7 +71,6 @@ class SliceEncoder(Encoder):
         """Take weights from a folder or from the Hub; return mean and spread of the model's inputs."""
 
     def grid(self, size_zyx: Grid) -> Grid:
-        """Return one layer of patches per slice."""
         depth, height, width = size_zyx
         return (depth, *self._plane(height, width))
 
@@ -132,7 +131,6 @@ class SliceEncoder(Encoder):
         fit_encoder(self, train, validation, folder, seed, log, options)
 
     def load(self, folder: Path) -> None:
-        """Read back the weights that `fit` wrote."""
         advice = "Fit it anew, or give the encoder the options of then."
         load_weights(self, folder / "weights.safetensors", advice)
 

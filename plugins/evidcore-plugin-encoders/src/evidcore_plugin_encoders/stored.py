@@ -72,11 +72,9 @@ class Stored(PatchEncoder):
 
     @property
     def folder(self) -> Path:
-        """Return where the features lie."""
         return (self.recipe_folder / self.features).parent
 
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
-        """Return what is stored of each volume."""
         size = self.input.size_zyx
         if self.nothing.requires_grad:
             raise RecipeError("model.encoder: what is stored cannot be trained. Take 'encoder' out of train.")

@@ -54,7 +54,6 @@ class ConvolutionStem(nn.Module):
     def forward(
         self, volumes: Float[Tensor, "volume channel z y x"]
     ) -> Float[Tensor, "volume width z2 y2 x2"]:
-        """Return one feature vector per patch."""
         fine = volumes.contiguous(memory_format=torch.channels_last_3d)
         for stage in self.stages[:-1]:
             fine = stage(fine)
@@ -245,7 +244,6 @@ class ViT3D(PatchEncoder):
         fit_encoder(self, train, validation, folder, seed, log, options)
 
     def load(self, folder: Path) -> None:
-        """Read back the weights that `fit` wrote."""
         load_weights(self, folder / WEIGHTS, "Fit it anew, or give the encoder the options that it had then.")
 
 

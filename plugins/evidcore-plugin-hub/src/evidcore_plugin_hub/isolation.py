@@ -133,7 +133,6 @@ class OfferApart(Offer):
 
     @property
     def apart(self) -> Any:
-        """Return itself."""
         return self
 
     def card(self) -> dict[str, Any]:
@@ -432,7 +431,6 @@ class IsolatedReward(_Isolated, Reward):
         return [*self._process.ask("__call__", _VERDICTS, rollouts, earlier)]
 
     def checks(self, gold: Sequence[Rollout]) -> Sequence[Checked]:
-        """Return what it finds of itself."""
         return [*self._process.ask("checks", _CHECKED, gold)]
 
 
@@ -442,7 +440,6 @@ class IsolatedScorer(_Isolated, Scorer):
     def __call__(
         self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
     ) -> Sequence[float | None]:
-        """Have it compare."""
         return self._each(_NUMBERS, len(candidates), candidates, references, questions)
 
 
@@ -450,7 +447,6 @@ class IsolatedReader(_Isolated, Reader):
     """A reader in a process of its own."""
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
-        """Have it read."""
         return self._each(_TEXTS, len(questions), questions)
 
 

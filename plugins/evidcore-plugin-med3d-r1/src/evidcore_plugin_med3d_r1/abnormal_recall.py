@@ -60,7 +60,6 @@ class AbnormalRecall(Metric):
         return result
 
     def notes(self) -> Mapping[str, str]:
-        """Say how many sentences were looked for."""
         said = f"{self._counts.total() - self._counts[None]} abnormal sentences"
         if self._counts[None]:
             said += f"; {self._counts[None]} more affirm no finding that the labeler knows"

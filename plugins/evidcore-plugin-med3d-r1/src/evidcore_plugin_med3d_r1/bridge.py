@@ -96,11 +96,9 @@ class ResidualAlignment(Bridge):
             self.anchor_taken.fill_(1)
 
     def tokens(self, grid_zyx: Grid) -> int:
-        """Return the number of tokens for a patch grid."""
         return math.prod(self.projection.pooling.grid(grid_zyx))
 
     def forward(self, patches: Patches) -> Float[Tensor, "volume token text_width"]:
-        """Return the tokens."""
         tokens = self.mix(self.projection(patches.features, patches.grid_zyx))
         if self.position is not None:
             tokens = tokens + self.position(self.projection.pooling.grid(patches.grid_zyx))

@@ -54,7 +54,6 @@ class ReportConsistency(Reward):
         self.levels = levels
 
     def ready(self) -> None:
-        """Ask the scorer whether it has what it needs."""
         self.scorer.ready()
 
     def __call__(

@@ -32,7 +32,6 @@ class Batch:
     """Tensors of which each has a row for each slice."""
 
     def rows(self, numbers: Int[Tensor, " chosen"] | slice) -> Self:
-        """Return some rows."""
         return type(self)(**{name: part[numbers] for name, part in vars(self).items()})
 
 
@@ -55,7 +54,6 @@ class View(Batch):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the tensors."""
         return sum(part.nbytes for part in vars(self).values())
 
     def to(self, device: torch.device, dtype: torch.dtype) -> View:
@@ -91,7 +89,6 @@ class Remembered:
     pointer: Float[Tensor, "row channel"]
 
     def rows(self, numbers: Int[Tensor, " chosen"] | slice) -> Remembered:
-        """Return some rows."""
         return Remembered(features=self.features[:, numbers], pointer=self.pointer[numbers])
 
 

@@ -52,7 +52,6 @@ class VolumeConsistency(Reward):
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> Sequence[Score | Unscored | None]:
-        """Judge volume by volume."""
         verdicts: dict[int, Score | Unscored] = {}
         by_volume: dict[VolumeRef, list[int]] = {}
         for place, rollout in enumerate(rollouts):

@@ -49,7 +49,6 @@ class KeySlice(Reward):
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> Sequence[Score | Unscored | None]:
-        """Judge each answer by itself."""
         return [self._judge(rollout) for rollout in rollouts]
 
     def _judge(self, rollout: Rollout) -> Score | Unscored:

@@ -40,7 +40,6 @@ class EvidenceFormat(Reward):
             self.declared = {"malformed": "shares ask for less than the strict format, as the released code"}
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
-        """Judge each answer by itself."""
         return [self._judge(rollout) for rollout in rollouts]
 
     def _judge(self, rollout: Rollout) -> Score | Unscored:
@@ -74,7 +73,6 @@ class BoxOverlap(Reward):
         self.at = at
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
-        """Judge each answer by itself."""
         return [self._judge(rollout) for rollout in rollouts]
 
     def _judge(self, rollout: Rollout) -> Score | Unscored:

@@ -118,7 +118,6 @@ class ReasoningSegmentation(Task):
         self._has_warned = False
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
-        """Ask for every target that is seen on a shown slice."""
         queries: Sequence[Query] = case.queries
         if self.asked == "masks":
             queries = by_mask(case, self.names, self._texts, seed)

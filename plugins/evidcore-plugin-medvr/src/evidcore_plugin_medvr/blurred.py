@@ -30,7 +30,6 @@ class Blurred(Condition):
         self.times = times
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return every question over blurred volumes."""
         own = {crop.volume for prompt in prompts for crop in prompt.crops()}
         shown = {ref: self._blurred(ref) for ref in own}
         return [

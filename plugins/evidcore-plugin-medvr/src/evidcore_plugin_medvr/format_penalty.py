@@ -30,7 +30,6 @@ class FormatPenalty(Reward):
         self.bounds = (-penalty, 0.0)
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> list[Score]:
-        """Judge each answer by itself."""
         return [self._judge(rollout) for rollout in rollouts]
 
     def _judge(self, rollout: Rollout) -> Score:

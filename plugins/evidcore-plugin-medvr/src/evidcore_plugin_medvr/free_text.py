@@ -72,7 +72,6 @@ class FreeText(Task):
         self.rules = rules
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
-        """Ask each question once."""
         given = []
         for item in case.questions:
             right = [item.options[place] for place in dict.fromkeys((item.answer, *item.true_options))]
@@ -86,7 +85,6 @@ class FreeText(Task):
         ]
 
     def ask(self, case: Case, view: View) -> Sequence[Prompt]:
-        """Ask what someone put; nobody knows the answer."""
         return self.put(case, view, [(one.id, one.text, []) for one in case.questions])
 
     def put(self, case: Case, view: View, questions: Sequence[tuple[str, str, list[str]]]) -> list[Prompt]:
@@ -105,7 +103,6 @@ class FreeText(Task):
         ]
 
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
-        """Return the first right answer in its tags."""
         right = prompt.reference["answers"][0]
         thought = f"<think>It is {right}.</think>" if self.think else ""
         return f"{thought}<answer>{right}</answer>", ()
@@ -142,7 +139,6 @@ class FreeTextAccuracy(Reward):
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> list[Score | None]:
-        """Judge each answer by itself."""
         return [self._judge(rollout) for rollout in rollouts]
 
     def _judge(self, rollout: Rollout) -> Score | None:
@@ -180,7 +176,6 @@ class FreeTextEvaluation(Evaluation[Replied]):
     def answer(
         self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: EvalOptions
     ) -> list[Replied]:
-        """Ask for a few words."""
         if not prompts:
             raise ValueError("there is no question to evaluate")
         said: list[Replied] = []

@@ -40,7 +40,6 @@ class Looks(Metric):
         self._cache_folder, self.smallest_side = cache_folder, smallest_side
 
     def __call__(self, texts: Sequence[TextSample]) -> list[Measured]:
-        """Measure each answer by itself."""
         return [self._measure(text) for text in texts]
 
     def _measure(self, text: TextSample) -> Measured:

@@ -81,7 +81,6 @@ class _Voting(Policy):
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
-        """Return the texts of the answers that won."""
         return [item.text for item in self.complete(prompts, max_new_tokens=max_new_tokens)]
 
     def complete(
@@ -108,7 +107,6 @@ class _Voting(Policy):
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
     ) -> list[list[float]]:
-        """Return those of the policy."""
         return self._policy.log_likelihoods(prompts, completions)
 
 

@@ -74,7 +74,6 @@ class SometimesRight(Dataset):
         log.info("sometimes-right: %d of %d training questions are left", kept, asked)
 
     def listed(self, split: Split) -> Iterable[Case]:
-        """Yield every case of the source."""
         return self.source.listed(split)
 
     def fingerprint(self) -> str:

@@ -48,7 +48,6 @@ class CropTool(Tool):
         self.slab_slices = slab_slices
 
     def __call__(self, arguments: Mapping[str, Any], prompt: Prompt) -> tuple[Part, ...]:
-        """Return a tag and the crop of what the prompt shows."""
         source, flat = _shown_slice(arguments, self.schema, prompt)
         box = _on_slice(self.view, flat, _numbers(arguments, "box", 4))
         if arguments.get("slice", box.z) != box.z:
@@ -116,7 +115,6 @@ class Zoom(CropTool):
         self.largest_aspect = largest_aspect
 
     def __call__(self, arguments: Mapping[str, Any], prompt: Prompt) -> tuple[Part, ...]:
-        """Return a tag and the crop of what the prompt shows."""
         crops = prompt.crops()
         if "slice" not in arguments and len(crops) == 1 and crops[0].is_slice:
             arguments = {**arguments, "slice": _depth(crops[0])[0]}
@@ -146,7 +144,6 @@ class Measure(Tool):
         self.view = view
 
     def __call__(self, arguments: Mapping[str, Any], prompt: Prompt) -> tuple[Part, ...]:
-        """Return the distance as text."""
         source, flat = _shown_slice(arguments, self.schema, prompt)
         ends = [_on_slice(self.view, flat, _numbers(arguments, name, 2) * 2) for name in ("from", "to")]
         if ends[0].z != ends[1].z:

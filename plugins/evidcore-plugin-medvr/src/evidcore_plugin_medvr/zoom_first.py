@@ -110,7 +110,6 @@ class ZoomChoice(Choice):
         return _seeded(super().prompts(case, view, seed), "zoom-choice", seed)
 
     def gold_turns(self, prompt: Prompt) -> Sequence[Turn]:
-        """Return the first look."""
         return [self.look.turn(prompt, self.tool, self.view, self._cache_folder)]
 
 
@@ -145,7 +144,6 @@ class ZoomFreeText(FreeText):
         return _seeded(super().prompts(case, view, seed), "zoom-free-text", seed)
 
     def gold_turns(self, prompt: Prompt) -> Sequence[Turn]:
-        """Return the first look."""
         return [self.look.turn(prompt, self.tool, self.view, self._cache_folder)]
 
 

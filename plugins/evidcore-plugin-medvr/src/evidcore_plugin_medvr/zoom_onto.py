@@ -67,7 +67,6 @@ class ZoomOnto(FreeText):
         return [dataclasses.replace(one, task="zoom-onto") for one in asked if self._square(one) is not None]
 
     def gold_turns(self, prompt: Prompt) -> Sequence[Turn]:
-        """Return the call and what the tool shows."""
         box = self._square(prompt)
         if box is None:
             raise DataError(f"zoom-onto: no slice of prompt {prompt.id!r} shows what it asks for.")

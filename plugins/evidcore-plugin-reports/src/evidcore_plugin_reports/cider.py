@@ -60,7 +60,6 @@ class Cider(Metric):  # no maintained library computes it without Java
         return measured(texts, figures)
 
     def notes(self) -> Mapping[str, str]:
-        """Say the scale."""
         return {"cider_d": "0 to 10; rarity counted in these references", "cider": "0 to 10"}
 
 

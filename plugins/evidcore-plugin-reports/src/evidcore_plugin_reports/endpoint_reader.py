@@ -55,7 +55,6 @@ class EndpointReader(Reader):
         self._most_slices = most_slices
 
     def ready(self) -> None:
-        """Look for the key."""
         self.client.authorization()
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:

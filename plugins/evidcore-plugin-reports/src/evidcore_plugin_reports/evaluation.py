@@ -141,13 +141,11 @@ class ReportEvaluation(Evaluation[Answer]):
         return report_refusal(self.labeler, task, prompts)
 
     def ready(self) -> None:
-        """Ask the metrics."""
         for named in self.metrics:
             with blame(offer_of(named.metric), "looking for what it needs"):
                 named.metric.ready()
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[EvalResult]:
-        """Find what the reports affirm, and measure them."""
         read = (self.labeler.read([answer.report or "" for answer in given.said]) for given in answers)
         return [self._score(given, some, task, name) for given, some in zip(answers, read, strict=True)]
 

@@ -58,14 +58,12 @@ class Judge(Metric):
         self._instruction = raw.replace("<dimensions>", questions).replace("<form>", form)
 
     def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
-        """Ask about all texts, several at once."""
         references = [reference_of(text) for text in texts]
         asked = [self._conversation(text, said) for text, said in zip(texts, references, strict=True) if said]
         answers = iter(self.client.ask(asked))
         return [NO_REFERENCE if not said else _measured(next(answers)) for said in references]
 
     def notes(self) -> Mapping[str, str]:
-        """Say who graded, and the scale."""
         asked = hashlib.sha256(self._instruction.encode()).hexdigest()[:8]
         said = f"{LOWEST} to {HIGHEST}, by {self.client.endpoint.model!r}, instruction {asked}"
         return {f"judge_{name}": said for name in DIMENSIONS}

@@ -29,7 +29,6 @@ class _ByName(Labeler):
         self._vocabulary, self._findings = vocabulary, findings
 
     def label_names(self) -> tuple[str, ...]:
-        """Return the names that it looks for."""
         return self._findings or self._vocabulary() or CT_RATE_FINDINGS
 
 

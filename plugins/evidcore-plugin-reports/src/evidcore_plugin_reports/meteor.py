@@ -37,11 +37,9 @@ class Meteor(Metric):
 
     @property
     def figure(self) -> str:
-        """Return what the figure is called."""
         return "meteor" if self.folder else "meteor_without_synonyms"
 
     def ready(self) -> None:
-        """Look for WordNet's files."""
         if self.folder is not None and _wordnet(self.folder) is None:
             raise RecipeError(
                 f"metric meteor, nltk_data: {self.folder} holds no WordNet (corpora/wordnet or "
@@ -62,7 +60,6 @@ class Meteor(Metric):
         return measured(texts, figures)
 
     def notes(self) -> Mapping[str, str]:
-        """Say what was matched."""
         return {} if self.folder else {self.figure: WITHOUT}
 
 

@@ -65,7 +65,6 @@ class ModelLabeler(Labeler):
         self._instruction = (instruction or INSTRUCTION).replace("<findings>", ", ".join(findings))
 
     def label_names(self) -> tuple[str, ...]:
-        """Return the names that it asks for."""
         return self.findings
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
@@ -81,7 +80,6 @@ class ModelLabeler(Labeler):
         return result
 
     def read(self, texts: Sequence[str]) -> Sequence[tuple[Finding, ...] | LabelError]:
-        """Ask about all texts, several at once."""
         system = {"role": "system", "content": self._instruction}
         asked = [[system, {"role": "user", "content": text}] for text in texts if text.strip()]
         answers = iter(self.client.ask(asked))

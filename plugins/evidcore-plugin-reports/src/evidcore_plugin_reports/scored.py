@@ -25,7 +25,6 @@ class Scored(Metric):
         self.scorer = scorer
 
     def ready(self) -> None:
-        """Ask the scorer whether it has what it needs."""
         self.scorer.ready()
 
     def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:

@@ -19,11 +19,9 @@ class ReportTask(Task):
         self.instruction = instruction
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
-        """Ask once a case; the seed changes nothing."""
         return () if case.report is None else self.ask(case, view)
 
     def ask(self, case: Case, view: View) -> Sequence[Prompt]:
-        """Ask for the report, whether one is known or not."""
         return [
             Prompt(
                 id=f"{case.id}:report",
@@ -40,7 +38,6 @@ class ReportTask(Task):
         return Answer(text=completion, malformed=prose_fault(report), report=report or None)
 
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
-        """Return the radiologist's report with its labelled sentences."""
         report = prompt.case.report
         if report is None:
             raise ValueError(f"case {prompt.case.id!r} has no report, so there is no gold answer")

@@ -50,7 +50,6 @@ class Verdict(Task):
         ]  # fmt: skip
 
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
-        """Return the answer."""
         return self._written(prompt)["AB".index(prompt.reference["letter"])], ()
 
     def parse(self, prompt: Prompt, completion: str) -> Answer:

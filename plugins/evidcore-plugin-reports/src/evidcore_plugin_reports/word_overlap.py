@@ -73,7 +73,6 @@ class Bleu(Metric):
         return np.array(scores) / 100
 
     def notes(self) -> Mapping[str, str]:
-        """Say how the scores of all reports come together."""
         ways = {"corpus": "counts of all reports pooled", "by_report": "mean over reports, each smoothed"}
         return {f"bleu_{order}_{way}": note for order in ORDERS for way, note in ways.items()}
 

@@ -59,7 +59,6 @@ class PredictedMasks(Dataset):
             yield case
 
     def fingerprint(self) -> str:
-        """Hash the source's fingerprint, the names and the segmenter."""
         return key_of([self.source.fingerprint(), self._identity, self.names])
 
     @functools.cached_property

@@ -85,7 +85,6 @@ class GrowingSession(SegmenterSession):
         self._object = functools.lru_cache(maxsize=_OBJECTS)(self._grown)
 
     def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
-        """Segment the objects together; see `SegmenterSession.mask`."""
         shape = self.volume.shape_zyx
         self.refuse_unusable(prompts, z_window, shape, self._path)
         start, stop = z_window or (0, shape[0])

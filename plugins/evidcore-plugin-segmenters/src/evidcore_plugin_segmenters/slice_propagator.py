@@ -68,7 +68,6 @@ class SlicePropagator(Segmenter):
         self._pretrained = recipe_folder / pretrained if pretrained else None
 
     def session(self, volume: VolumeRef) -> PropagatingSession:
-        """Open `volume`."""
         if self.network is None:
             if self._pretrained is None:
                 raise DataError(
@@ -98,7 +97,6 @@ class SlicePropagator(Segmenter):
         fit_propagator(self, train, validation, folder, seed, log, options)
 
     def load(self, folder: Path) -> None:
-        """Read back the weights that `fit` wrote."""
         self.network = self._network_from(folder)
 
     def _network_from(self, folder: Path) -> nn.Module:
@@ -133,7 +131,6 @@ class PropagatingSession(SegmenterSession):
     _windows: tuple[tuple[float, float], ...]
 
     def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
-        """Segment the objects together; see `SegmenterSession.mask`."""
         return self.masks([Segmenter.MaskRequest(prompts=tuple(prompts), z_window=z_window)])[0]
 
     def masks(self, requests: Sequence[Segmenter.MaskRequest]) -> list[Mask]:

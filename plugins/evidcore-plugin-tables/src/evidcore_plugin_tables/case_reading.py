@@ -16,8 +16,8 @@ from annotated_types import Ge
 from evidcore.api import Case, DataError, Dataset, InlineOptions
 from evidcore.cache import key_of, plain_file
 from evidcore.case import Split
-from evidcore.data import file_hash, files
-from evidcore.data.content import excerpt
+from evidcore.data import file_hash
+from evidcore.data.files import files_of as parts_of
 from evidcore.data.reading import read_error
 from evidcore.data.stored import unreadable
 from evidcore.errors import EvidError
@@ -91,8 +91,10 @@ def content_mark(path: str | Path) -> list[int | str]:
     if size < WHOLE_BYTES:
         return [size, file_hash(path)]
     with plain_file(path, is_text=False).open("rb") as file:
+        file.seek(size // 2)
+        middle = file.read(1 << 12)
         file.seek(-16, os.SEEK_END)
-        return [size, key_of([excerpt(str(path)).hex(), file.read().hex()])]
+        return [size, key_of([middle.hex(), file.read().hex()])]
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -165,7 +167,7 @@ class CaseTable(Dataset):
                 with contextlib.suppress(EvidError, OSError):
                     behind = [
                         [os.path.relpath(part, self.folder), *content_mark(part)]
-                        for part in map(os.path.realpath, files.files_of(file))
+                        for part in map(os.path.realpath, parts_of(file))
                     ]
                 digest.update(json.dumps([os.path.relpath(file, self.folder), behind]).encode())
         return digest.hexdigest()

@@ -122,7 +122,6 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
                 )  # fmt: skip
 
     def fingerprint(self) -> str:
-        """Hash the source's fingerprint and the options."""
         names = [field.name for field in dataclasses.fields(self)]
         options = [getattr(self, name) for name in names if name not in ("cache_folder", "source")]
         return key_of([self.source.fingerprint(), *options])

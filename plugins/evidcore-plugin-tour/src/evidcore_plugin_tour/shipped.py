@@ -30,7 +30,6 @@ class Shipped:
 
     @property
     def folder(self) -> Path:
-        """Return where its weights lie."""
         return MODELS / self.name
 
 

@@ -29,7 +29,6 @@ class TensorBoard:
 
     @observe
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Write a step."""
         for name, value in metrics.items():
             self._to(stage, step).add_scalar(name, value, step)
         self._to(stage).flush()

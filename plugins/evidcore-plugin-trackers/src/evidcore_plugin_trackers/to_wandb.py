@@ -48,7 +48,6 @@ class Wandb:
 
     @observe
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Send a step."""
         figures = {f"{stage}/{name}": value for name, value in metrics.items()}
         self._run.log({f"{stage}/step": step, **figures})
 

@@ -133,7 +133,6 @@ class OpenedRun:
         }
 
     def close(self) -> None:
-        """End what was started for it."""
         self.cases.close()
         self.reader.close()
         self.followed.close()

@@ -91,7 +91,6 @@ class ViewServer(ThreadedWSGIServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """End a connection."""
         self._forget(request)
         super().shutdown_request(request)
 

@@ -117,7 +117,6 @@ class PictureView(View):
         return self.options.boxes
 
     def pictures(self, part: VisualPart) -> int:
-        """Return how many pictures a part shows."""
         return 1
 
     def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:

@@ -119,7 +119,6 @@ class Video(PictureView):
         return tuple(parts)
 
     def pictures(self, part: VisualPart) -> int:
-        """Return how many slices a part shows."""
         crop = part.crop
         first, stop, *_ = read_geometry(crop.volume).box_of(crop)
         return len(crop.drawing.slices) if crop.drawing is not None else min(stop - first, self.slices)

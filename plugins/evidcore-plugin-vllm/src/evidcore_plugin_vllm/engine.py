@@ -107,7 +107,6 @@ class Vllm(Engine):
         return result
 
     def begin(self, model: VolumeVLM, processor: VolumeProcessor, stop_texts: Sequence[str]) -> Rows:
-        """Give the server the weights as they are now."""
         check_model(model, self.inputs)
         state, layers = PartialState(), lora_layers(model)
         tensors = adapter_tensors(layers, self.inputs) if layers else trained_tensors(model, self.inputs)

@@ -39,14 +39,12 @@ class Repeats(Policy):
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
-        """Return what it repeats."""
         self.shown += prompts
         return [self.say(prompt) for prompt in prompts]
 
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
     ) -> list[list[float]]:
-        """Like the longer completion."""
         return [[-1.0 / (1 + len(text)) for text in some] for some in completions]
 
 

@@ -16,7 +16,6 @@ class Letters(Reward):
     """The share of letters in an answer: sampled answers differ in it."""
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> list[Score]:
-        """Return the shares."""
         return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
 
 

@@ -95,7 +95,6 @@ class TinyDataset(Dataset):
         self.counts: Mapping[Split, int] = {"train": train, "validation": validation, "test": test}
 
     def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of `split`."""
         splits: tuple[Split, ...] = ("train", "validation", "test")
         first = sum(self.counts[name] for name in splits[: splits.index(split)])
         for seed in range(first, first + self.counts[split]):

@@ -86,12 +86,10 @@ class TinyEncoder(Encoder):
             self.layers = nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False)
 
     def grid(self, size_zyx: Grid) -> Grid:
-        """Return the patch grid."""
         z, y, x = (size // patch for size, patch in zip(size_zyx, self.patch_zyx, strict=True))
         return z, y, x
 
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
-        """Encode prepared volumes."""
         z, y, x = volumes.shape[2:]
         grid = self.grid((z, y, x))
         features = self.layers(self.embed(volumes).flatten(2).transpose(1, 2) + self.position)

@@ -52,11 +52,9 @@ class TinySampler(Sampler):
         self.generator = torch.Generator().manual_seed(seed)
 
     def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """Continue each episode by a turn."""
         return [episode if episode.finished else self._continued(episode) for episode in episodes]
 
     def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
-        """Append what a tool gave."""
         start = len(episode.ids)
         ids: list[int] = []
         crops: list[tuple[int, Crop]] = []
@@ -68,7 +66,6 @@ class TinySampler(Sampler):
         return self.replied(episode, ids, crops, parts, actions)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return tokens as text."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _continued(self, episode: Episode) -> Episode:

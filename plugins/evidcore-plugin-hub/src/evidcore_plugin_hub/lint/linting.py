@@ -44,7 +44,6 @@ class Linter:
         pins.keep(Path(LOCK).resolve())
 
     def lint(self, target: Target) -> list[dict[str, Any]]:
-        """Return its results."""
         return examined(target)
 
 

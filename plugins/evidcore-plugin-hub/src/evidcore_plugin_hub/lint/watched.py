@@ -28,7 +28,6 @@ class Watched(Reward):
         self.bounds, self.judges, self.compares_group = reward.bounds, reward.judges, reward.compares_group
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Any:
-        """Call the reward."""
         before, printed = _state(), io.StringIO()
         threads, process, forked = set(threading.enumerate()), os.getpid(), len(_forks)
         with contextlib.redirect_stdout(printed):

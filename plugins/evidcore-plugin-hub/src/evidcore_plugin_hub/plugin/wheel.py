@@ -60,7 +60,6 @@ class Wheel:
 
     @property
     def sha256(self) -> str:
-        """Return the hash of the file."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property

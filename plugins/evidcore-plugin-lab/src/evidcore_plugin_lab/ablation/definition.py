@@ -80,17 +80,14 @@ class Ablation(AblationKeys):
 
     @property
     def recipe_path(self) -> Path:
-        """Return the file of the recipe that is varied."""
         return Path(os.path.normpath(self.path.parent / self.recipe))
 
     @functools.cached_property
     def recipe_name(self) -> str:
-        """Return the name of the recipe that is varied."""
         return load(self.recipe_path).name
 
     @functools.cached_property
     def arms(self) -> tuple[Arm, ...]:
-        """Return the variants of the recipe."""
         return tuple(_arms(self.arm, self.factor))
 
     def metric_of(self, claim: Claim) -> Metric:
@@ -103,7 +100,6 @@ class Ablation(AblationKeys):
         return (*self.overrides, *variant.overrides, *(f"{key}={seed}" for key in self.seed_keys))
 
     def cell_recipe(self, arm: str, seed: int) -> Recipe:
-        """Return the recipe of one cell."""
         return load(self.recipe_path, self.cell_overrides(arm, seed))
 
 

@@ -94,12 +94,10 @@ class Batch:
 
     @property
     def sampled_prompts(self) -> int:
-        """Prompts of these answers."""
         return max(1, self.sampled_rows // self.answers)
 
     @property
     def rows(self) -> int:
-        """Answers in a pass."""
         return self.prompts * self.answers
 
     @property
@@ -152,7 +150,6 @@ class Weights:
 
     @property
     def size_bytes(self) -> int:
-        """Return their bytes."""
         in_float32 = FLOAT * (self.parameters + self.adapters)
         return in_float32 - (FLOAT - 2) * self.in_bfloat16 - self.in_4bit * 23 // 16
 

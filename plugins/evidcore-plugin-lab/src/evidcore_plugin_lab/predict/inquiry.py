@@ -60,7 +60,6 @@ class Inquiry:
         return stem(str(Path(self.scan).resolve())) or "scan"
 
     def task_name(self, recipe: Recipe) -> str:
-        """Return which of the recipe's tasks is asked."""
         wanted = self.task or ("choice" if self.options else "report")
         if wanted in recipe.tasks:
             return wanted

@@ -184,11 +184,9 @@ class Facts:
     mirrored: bool = False  # the liver is on the left
 
     def of(self, *organs: str) -> list[Lesion]:
-        """Return the lesions of some organs."""
         return [lesion for lesion in self.lesions if lesion.organ in organs]
 
     def of_finding(self, finding: str) -> list[Lesion]:
-        """Return the lesions of a kind."""
         return [lesion for lesion in self.lesions if lesion.finding == finding]
 
 

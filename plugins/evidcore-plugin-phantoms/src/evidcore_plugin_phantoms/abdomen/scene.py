@@ -117,5 +117,4 @@ class Scene:
         self.hu = np.ascontiguousarray(self.hu[..., ::-1])
 
     def of(self, organ: str) -> Region:
-        """Return the organ's voxels."""
         return np.asarray(self.organs == label_of(organ))

@@ -29,7 +29,6 @@ class Document:
 
     @property
     def ids(self) -> list[int]:
-        """Return all tokens."""
         return [*self.prompt_ids, *self.answer_ids]
 
 

@@ -105,7 +105,6 @@ class Tiny(Language):
         self.model: Any = None  # set by `fit`
 
     def width(self) -> int:
-        """Return the width of its embeddings."""
         return self._shape["width"]
 
     def config(self, corpus: Corpus) -> LlamaConfig:
@@ -113,11 +112,9 @@ class Tiny(Language):
         return tiny_config(self.tokenizer(corpus), **self._shape)
 
     def tokenizer(self, corpus: Corpus) -> PreTrainedTokenizerFast:
-        """Return a tokenizer whose words are counted in the texts."""
         return build_tokenizer(corpus.texts(), corpus.phrases)
 
     def load(self, corpus: Corpus, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-        """Return a model with random weights, and its tokenizer."""
         tokenizer = self.tokenizer(corpus)
         config = tiny_config(tokenizer, **self._shape)
         return tiny_model(config, tokenizer, seed, ordered_numbers=self._ordered_numbers), tokenizer
