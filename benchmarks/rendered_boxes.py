@@ -265,11 +265,11 @@ class Scans(planted.World):
 
     def keep_covers(self) -> None:
         """Have each question covered once: finding its cover again takes half of an audit's time."""
-        covered, known = occlusion._covered, dict[tuple[str, bool], Prompt | None]()
+        edited, known = occlusion._edited, dict[tuple[str, occlusion.Way], Prompt | None]()
         for prompt in self.prompts:
-            for elsewhere in (False, True):
-                known[prompt.id, elsewhere] = covered(prompt, elsewhere=elsewhere)
-        occlusion._covered = lambda prompt, *, elsewhere: known[prompt.id, elsewhere]
+            for condition in (Occluded, OccludedElsewhere):
+                known[prompt.id, condition.way] = edited(prompt, condition.way)
+        occlusion._edited = lambda prompt, way: known[prompt.id, way]
 
     def showings(self) -> Iterator[Prompt]:
         """Yield all that an audit can ask: each organ over each scan and its changes, and over its cover."""
