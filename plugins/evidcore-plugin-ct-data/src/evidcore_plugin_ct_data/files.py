@@ -24,7 +24,7 @@ ARCHIVES = ".archives"  # where fetched archives are kept beside the set
 FETCHED = ".fetched.jsonl"  # revision, name and state of every file that was fetched, a line each
 
 TABLES = {".csv", ".json", ".jsonl", ".txt"}
-State = list[int | str]  # bytes, and a hash
+State = list[int | str]  # bytes, of a folder how many files, and a hash
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 from evidcore.api import Segmenter, VolumeRef
 from evidcore.contracts import SegmenterPrompt, SegmenterSession
 from evidcore.contracts.segmenting import Window
-from evidcore.data import Mask, volume_cache
+from evidcore.data import Mask, read_geometry
 from evidcore.data.content import volume_key
 
 MASKS = 64  # that are remembered; volumes are asked about one after another
@@ -43,4 +43,4 @@ class TextSegmenter(Segmenter):
     def session(self, volume: VolumeRef) -> TextSession:
         """Open `volume`; the model is loaded for the first text."""
         find = functools.partial(self.find, volume_key(volume), volume)
-        return TextSession(volume_cache.read(volume).shape_zyx, volume.path, find)
+        return TextSession(read_geometry(volume).shape_zyx, volume.path, find)
