@@ -243,6 +243,18 @@ def _interleaved(scan: Scan, rng: Rng) -> Scan:
     return scan.like(scan.array[order])
 
 
+def _phases(moved_mm: float) -> Plant:
+    """Put a phase with contrast, and another breath, into every second slice."""
+
+    def planted(scan: Scan, rng: Rng) -> Scan:
+        array = scan.array.copy()
+        phase = np.where((array > 20) & (array < 200), array + 60, array)
+        array[1::2] = np.roll(phase, round(moved_mm / scan.spacing_mm[1]), axis=1)[1::2]
+        return scan.like(array)
+
+    return planted
+
+
 def _shuffled(scan: Scan, rng: Rng) -> Scan:
     return scan.like(scan.array[rng.permutation(len(scan.array))])
 
@@ -297,6 +309,8 @@ VOLUME_FAULTS: dict[str, tuple[str, Plant]] = {  # name -> checks that may name 
     ),
     "two slices swapped": ("slices", _swapped),
     "slices interleaved": ("slices", _interleaved),
+    "two phases in turn": ("slices", _phases(0.0)),
+    "two phases in turn, of two breaths": ("slices", _phases(4.0)),
     "slices shuffled": ("slices", _shuffled),
     "a slice doubled": ("slices", _doubled),
     "a quarter of the slices dropped in one run": ("slices", _block_dropped),

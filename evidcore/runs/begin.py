@@ -22,7 +22,7 @@ from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly, check_splits
 from evidcore.runs.context import Context
 from evidcore.runs.execute import Execution, isolation_ended
-from evidcore.runs.folder import Recorder, RunFolder, create, difference, naming_full_disk, write
+from evidcore.runs.folder import Recorder, RunFolder, create, difference, naming_remedy, write
 from evidcore.runs.inputs import drift, lock_table, refuse_drift, unfitted_readers
 
 _DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
@@ -105,7 +105,7 @@ def recording_exit(folder: RunFolder) -> Iterator[None]:
     """Keep in STATUS where a run stopped, and why; nobody's words but our own."""
     is_first = processes().is_first
     try:
-        with naming_full_disk(folder):
+        with naming_remedy(folder):
             yield
     except BaseException as cause:
         error = package_error(cause) or cause

@@ -8,11 +8,11 @@ folder is whole. What a stage announces becomes lines of metrics.jsonl and of it
 import contextlib
 import dataclasses
 import datetime
-import errno
 import hashlib
 import json
 import math
 import os
+import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -171,24 +171,25 @@ def link(target: Path, place: Path) -> None:
     try:
         place.symlink_to(os.path.relpath(target, place.parent), target_is_directory=target.is_dir())
     except OSError as cause:
-        if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(cause):
             raise
         (shutil.copytree if target.is_dir() else shutil.copy2)(target, place)
 
 
 @contextlib.contextmanager
-def naming_full_disk(folder: RunFolder) -> Iterator[None]:
-    """Turn a full disk, however a library reports it, into an error with what to do."""
+def naming_remedy(folder: RunFolder) -> Iterator[None]:
+    """Turn what libraries say of a full disk, or of a pickle in a checkpoint, into an error with a remedy."""
     try:
         yield
-    except EvidError:
-        raise
     except Exception as cause:
-        if not is_disk_full(cause):
+        if is_disk_full(cause) and not isinstance(cause, EvidError):
+            named = getattr(cause, "filename", None) or folder.path
+            what = f"{named}: the disk is full. What was finished is kept. Free space"
+        elif isinstance(cause, pickle.UnpicklingError):  # torch reads tensors and numbers alone
+            what = f"{folder.path / 'working'}: a checkpoint holds more than tensors. Delete this folder"
+        else:
             raise
-        named = getattr(cause, "filename", None) or folder.path
-        remedy = f"Free space, then `evid resume {folder.path}`."
-        raise RunError(f"{named}: the disk is full. What was finished is kept. {remedy}") from cause
+        raise RunError(f"{what}, then `evid resume {folder.path}`.") from cause
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:

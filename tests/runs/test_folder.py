@@ -3,7 +3,7 @@ import errno
 import pytest
 
 from evidcore.errors import DataError, RunError
-from evidcore.runs.folder import RunFolder, create, difference, link, naming_full_disk, open_run
+from evidcore.runs.folder import RunFolder, create, difference, link, naming_remedy, open_run
 
 
 def test_two_runs_of_one_second_have_two_folders(tmp_path):
@@ -56,14 +56,14 @@ def test_a_full_disk_is_named_with_what_to_do(tmp_path):
     run = RunFolder(tmp_path)
     with (
         pytest.raises(RunError, match=rf"/dev/full: the disk is full. .*evid resume {tmp_path}"),
-        naming_full_disk(run),
+        naming_remedy(run),
     ):
         raise OSError(errno.ENOSPC, "No space left on device", "/dev/full")
-    with pytest.raises(RunError, match=rf"{tmp_path}: the disk is full"), naming_full_disk(run):
+    with pytest.raises(RunError, match=rf"{tmp_path}: the disk is full"), naming_remedy(run):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
-    with pytest.raises(RuntimeError, match="something else"), naming_full_disk(run):
+    with pytest.raises(RuntimeError, match="something else"), naming_remedy(run):
         raise RuntimeError("something else")
-    with pytest.raises(DataError, match="as it is"), naming_full_disk(run):
+    with pytest.raises(DataError, match="as it is"), naming_remedy(run):
         raise DataError("as it is")
 
 

@@ -1,6 +1,11 @@
+import os
+import pickle
+
 import pytest
 import torch
 
+from evidcore.errors import RunError
+from evidcore.runs.folder import RunFolder, naming_remedy
 from evidcore.train.trl.stage import atomic_checkpoint, last_checkpoint
 
 
@@ -15,6 +20,22 @@ def test_a_checkpoint_that_was_cut_short_is_not_resumed_from(bench):
     bench.sft(model=rest, heard=heard, folder="cut", resume=True, **changed)
     assert [item["step"] for item in heard.steps] == [3, 4, 5]
     assert torch.equal(bench.flat(rest[0]), bench.flat(whole[0]))
+
+
+def test_a_pickle_in_a_checkpoint_runs_nothing_and_is_named_with_its_remedy(bench):
+    class Foreign:
+        def __reduce__(self):
+            return os.mkdir, (str(bench.folder / "ran"),)
+
+    with pytest.raises(bench.Stopped):
+        bench.sft(heard=bench.stopping(2), folder="cut", steps=2, save_every_steps=1)
+    place = bench.folder / "cut" / "steps" / "checkpoint-1"
+    with atomic_checkpoint(place, marks=True):
+        (place / "optimizer.pt").write_bytes(pickle.dumps(Foreign(), protocol=2))
+    said = rf"/working: a checkpoint holds more than tensors\. Delete .*, then `evid resume {bench.folder}`"
+    with pytest.raises(RunError, match=said), naming_remedy(RunFolder(bench.folder)):
+        bench.sft(folder="cut", resume=True, steps=2, save_every_steps=1)
+    assert not (bench.folder / "ran").exists()
 
 
 def test_the_newest_whole_checkpoint_is_resumed_from(tmp_path):

@@ -10,7 +10,7 @@ from torch import nn
 
 from evidcore.errors import RecipeError, RunError
 from evidcore.model.parts import part_of
-from evidcore.runs.folder import RunFolder, naming_full_disk
+from evidcore.runs.folder import RunFolder, naming_remedy
 from evidcore.train.settings import Lora, Replay, dtype_of_products
 from evidcore.train.trl import grpo, stage
 from evidcore.train.trl.sft import try_step
@@ -74,7 +74,7 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written_is_named_with_its_reme
 
     work, run = bench.folder / "working", RunFolder(bench.folder)
     said = rf"{work}/steps/checkpoint-2: the disk is full\..* Free space, then `evid resume {bench.folder}`"
-    with pytest.raises(RunError, match=said) as caught, naming_full_disk(run):
+    with pytest.raises(RunError, match=said) as caught, naming_remedy(run):
         bench.sft(heard=Filling(), folder="working", steps=4, save_every_steps=1)
     assert caught.value.__cause__.errno == errno.ENOSPC
     assert [path.name for path in (work / "steps").iterdir()] == ["checkpoint-1"]  # whole, to go on from

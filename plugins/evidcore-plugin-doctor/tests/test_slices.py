@@ -73,6 +73,17 @@ def test_interleaved_slices_are_like_slices_farther_off(tools):
     assert "of the 24 slices are less like their neighbours than like slices farther off" in text
 
 
+@pytest.mark.parametrize("moved", [0, 3])
+def test_two_phases_between_each_other_are_named_and_noise_is_not(tools, moved):
+    array = tools.torso(4).astype(np.float32)
+    assert said(tools.as_volume(array + np.random.default_rng(1).normal(0, 40, array.shape))) == []
+    phase = np.roll(np.where((array > 20) & (array < 200), array + 60, array), moved, axis=1)
+    array[1::2] = phase[1::2]
+    (text,) = said(tools.as_volume(array))
+    assert text.startswith("every second slice along z differs in the same way from its neighbours (")
+    assert said(tools.as_volume(array + 1024, intensity="arbitrary")) == [] or moved  # MR
+
+
 def test_a_repeated_slice_is_a_warning_with_its_number(tools):
     array = tools.torso(2)
     array[25] = array[24]

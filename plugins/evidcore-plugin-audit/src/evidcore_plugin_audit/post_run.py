@@ -13,7 +13,7 @@ from evidcore.recipe.check import stage_class
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context, StageOutputs
 from evidcore.runs.execute import last_asking, outputs_of
-from evidcore.runs.folder import RunFolder, append, naming_full_disk, write
+from evidcore.runs.folder import RunFolder, append, naming_remedy, write
 
 
 def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def write_audit(
     the result.
     """
     pin_threads(assembly.recipe.threads)
-    with folder.locked(), naming_full_disk(folder):
+    with folder.locked(), naming_remedy(folder):
         work = folder.working(name)
         work.mkdir(parents=True, exist_ok=True)
         (work / "answers.jsonl").unlink(missing_ok=True)

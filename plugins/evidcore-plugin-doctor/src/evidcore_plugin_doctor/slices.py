@@ -30,6 +30,7 @@ JUMP_HU = 500.0  # slices in the wrong place, or with a hole, differ by less
 SPREAD = 1.3  # standard deviation of a slice to that of its neighbour
 SAME_PATTERN = 0.95  # correlation of a slice with its neighbour scaled; where a body ends it is lower
 NEGATIVE = -0.5  # correlation below which bright is dark in the next slice; that of noise lies around 0
+ALTERNATING = 2.5  # what every second slice has of its own, to chance; noise alone reaches 1.6
 SLICE_AXIS = 1.3  # spacing across slices to that within, where these are not the axial ones
 
 
@@ -57,10 +58,12 @@ def disordered(volume: Volume) -> Iterator[tuple[str, Remark]]:
     low, high = CLIP_HU if volume.intensity == "hu" else np.percentile(planes, CLIP_PERCENTILES)
     flat = np.clip(planes, low, high).reshape(len(planes), -1)
     distance = squareform(pdist(flat)) / np.sqrt(flat.shape[1])  # root mean square, (slice, slice)
-    yield from (("slices/order", remark) for remark in _misplaced(distance, kept, axis))
-    if volume.intensity == "hu":  # MR fades at its ends, and is filled there
+    order: list[Remark] = []
+    if volume.intensity == "hu":  # MR fades at its ends, is filled there, and has slices measured in turn
+        order = list(_alternating(flat, kept, axis))
         yield from _steps(planes, kept, axis)
         yield from (("slices/gap", remark) for remark in _gap(distance, kept, axis))
+    yield from (("slices/order", remark) for remark in order or _misplaced(distance, kept, axis))
 
 
 def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:
@@ -85,6 +88,17 @@ def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> It
         cause = "They stand in the wrong place, come from another scan, or have other values."
         remedy = "Look at the scan; convert the series again."
         yield error(f"{why}: {name} = {runs(odd)}. {cause} {remedy}")
+
+
+def _alternating(flat: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:
+    """Yield that every second slice differs from both neighbours in the same way."""
+    residual = flat[1:-1] - (flat[:-2] + flat[2:]) / 2
+    residual[::2] *= -1
+    share = np.sqrt((residual.mean(axis=0) ** 2).mean() / max((residual**2).mean(), 1e-6))
+    if share * np.sqrt(len(residual)) > ALTERNATING:
+        why = f"every second slice along {'zyx'[axis]} differs in the same way from its neighbours"
+        cause = "Two series lie between each other, such as two phases."
+        yield error(f"{why} ({100 * share:.0f} % of how slices differ). {cause} Convert each by itself.")
 
 
 def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[tuple[str, Remark]]:

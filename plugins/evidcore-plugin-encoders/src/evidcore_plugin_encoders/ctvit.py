@@ -158,9 +158,6 @@ class CTViT(PatchEncoder):
         self.temporal = Transformer(temporal_layers, width, heads, head_width)
         self.codebook: Tensor
         self.register_buffer("codebook", torch.randn(1, codes, width))
-        # the feature bank tells encoders apart by weights and buffers, and these decide features too
-        chosen = torch.tensor([heads, quantised, *patch_zyx], device="cpu")
-        self.register_buffer("chosen", chosen, persistent=False)
 
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode volume by volume: memory stays that of one, and no bit depends on the others."""

@@ -80,9 +80,6 @@ class I3ResNet(Encoder):
         )  # fmt: skip
         for number in above:
             delattr(self.body, f"layer{number}")
-        # the feature bank tells encoders apart by weights and buffers, and these decide features too
-        chosen = torch.tensor([*self.layers, precision == "bfloat16"], device="cpu")
-        self.register_buffer("chosen", chosen, persistent=False)
 
     def grid(self, size_zyx: Grid) -> Grid:
         """Return the patches of an input: its size over the step, rounded up."""

@@ -186,8 +186,6 @@ class ViT3D(PatchEncoder):
         self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if class_token else None
         self.layers = nn.ModuleList([_layer(width, heads, norm_eps) for _ in range(layers)])
         self.norm = nn.LayerNorm(width) if layers else nn.Identity()
-        # the feature bank tells encoders apart by weights and buffers, and these decide features too
-        self.register_buffer("chosen", torch.tensor([heads, norm_eps], device="cpu"), persistent=False)
 
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode prepared volumes; positions are interpolated for a size that is not the usual one."""
