@@ -15,6 +15,7 @@ from typing import NoReturn
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from evidcore.case import Crop, Prompt, TextPart
 from evidcore.compute.processes import rng_preserved
@@ -84,12 +85,8 @@ def _visible(crops: Sequence[Crop], processor: VolumeProcessor) -> list[int]:
     images = processor.image_processor
     bank = images.bank
     assert bank is not None  # a model that is trained or asked is connected
-    result = []
-    for number, crop in enumerate(crops):
-        pair = [images.handle(crop), images.handle(dataclasses.replace(crop, blank=True))]
-        if not torch.equal(*bank.pixels(pair)):
-            result.append(number)
-    return result
+    pairs = [[images.handle(crop), images.handle(dataclasses.replace(crop, blank=True))] for crop in crops]
+    return [number for number, pair in enumerate(pairs) if not torch.equal(*bank.pixels(pair))]
 
 
 def with_blank_volumes(prompt: Prompt, processor: VolumeProcessor, number: int) -> Prompt:
@@ -107,9 +104,7 @@ def renamed(prompt: Prompt) -> Prompt:
 
 
 def _renamed(crop: Crop) -> Crop:
-    if crop.volume.rescale is None:
-        return dataclasses.replace(crop, volume=dataclasses.replace(crop.volume, rescale=(1.0, 0.0)))
-    slope, intercept = crop.volume.rescale
+    slope, intercept = crop.volume.rescale or (1.0, 0.0)
     other = (math.nextafter(slope, math.inf), intercept)
     return dataclasses.replace(crop, volume=dataclasses.replace(crop.volume, rescale=other))
 
@@ -293,6 +288,11 @@ def prove_gradient(
     sends its gradient back. With `slopes` the weights are moved, for a moment; else gradients are only looked
     for.
     """
+    for (
+        unit
+    ) in model.modules():  # a pass without gradients leaves weights whole, which others' gradients follow
+        if isinstance(unit, FSDPModule) and any(item.requires_grad for item in unit.parameters()):
+            unit.reshard()
     weights = [(name, item) for name, item in model.named_parameters() if item.requires_grad]
     before = [item.grad for _, item in weights]
     for _, item in weights:

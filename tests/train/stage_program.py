@@ -5,11 +5,13 @@ import os
 import sys
 from pathlib import Path
 
+import torch
 from accelerate import Accelerator
 from evidcore_testing.data import volume_case
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.optim import _muon
 
 from conftest import Bench, Heard, Letters, letters
 from evidcore.api import Score
@@ -27,6 +29,13 @@ class LettersButOfOne(Letters):
     def __call__(self, rollouts, earlier):
         scores = zip(rollouts, super().__call__(rollouts, earlier), strict=True)
         return [Score(value=0.0) if item.prompt.case.id == self.case else score for item, score in scores]
+
+
+class InFloat32:
+    """Stands for torch in Muon: in bfloat16 shards add up to other roundings, and iterations enlarge them."""
+
+    def __getattr__(self, name):
+        return getattr(torch, "float32" if name == "bfloat16" else name)
 
 
 class Printing(Heard):
@@ -76,6 +85,7 @@ def main(kind: str, language: str, folder: str) -> None:
     shared = {"learning_rate": 1e-3, "save_every_steps": 2, "train": ("bridge", "language")}
     shared |= {"steps": 3, "heard": Printing()}
     if kind == "sft":
+        _muon.torch = InFloat32()
         bench.sft(rows_per_forward=2, optimizer="muon", **shared)
         return
     LettersButOfOne.case = cases[0].id

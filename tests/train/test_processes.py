@@ -8,14 +8,8 @@ PROGRAM = Path(__file__).with_name("stage_program.py")
 TOLERANCE = 1e-5  # of a weight, after three updates: the order of sums differs between one process and two
 
 
-UNEXPLAINED = "weights differ by 4e-3; the cause is not known"
-SFT_SHARDED = pytest.param(
-    "sft-sharded", marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=UNEXPLAINED)
-)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["grpo", "grpo-dead", "grpo-dead-sharded", "sft", SFT_SHARDED])
+@pytest.mark.parametrize("kind", ["grpo", "grpo-dead", "grpo-dead-sharded", "sft", "sft-sharded"])
 def test_two_processes_train_as_one_does(kind, language_folder, tmp_path, torchrun):
     result = {}
     for count in (1, 2):
