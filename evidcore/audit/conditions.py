@@ -1,6 +1,7 @@
 """Conditions of the evidence ladder: the same questions over no, changed, other and altered volumes."""
 
 import dataclasses
+import itertools
 import random
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -57,8 +58,8 @@ class OtherPatient(Condition):
 
     Patients stand in a circle, in an order drawn from the seed, and each gets the next one's volumes, so
     every volume is shown about as often as before. Where the next patient shows another number of volumes,
-    the one after is taken. The difference says how far a wrong scan misleads; a policy that loses by it may
-    still gain nothing by looking.
+    the one after is taken; where a volume has other many slices, as many are taken evenly. The difference
+    says how far a wrong scan misleads; a policy that loses by it may still gain nothing by looking.
 
     Args:
         repeats: how often volumes are exchanged, each time otherwise; more make the interval narrower.
@@ -72,36 +73,35 @@ class OtherPatient(Condition):
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return every question over another patient's volumes."""
-        scans: dict[str, list[tuple[Crop, ...]]] = {}
+        scans: dict[str, dict[tuple[Crop, ...], None]] = {}  # each once, in order
         for prompt in prompts:
-            of_patient = scans.setdefault(cluster_of(prompt), [])
-            if prompt.crops() not in of_patient:
-                of_patient.append(prompt.crops())
+            scans.setdefault(cluster_of(prompt), {})[prompt.crops()] = None
         circle = sorted(scans)
         random.Random(f"exchange/{seed}").shuffle(circle)
         places = {patient: number for number, patient in enumerate(circle)}
         result: list[Prompt | None] = []
         for prompt, own in zip(prompts, map(cluster_of, prompts), strict=True):
-            count, place = len(prompt.crops()), places[own]
+            count, place = len({crop.volume for crop in prompt.crops()}), places[own]
             others = (scans[patient] for patient in (*circle[place + 1 :], *circle[:place]))
-            alike = ([crops for crops in donor if len(crops) == count] for donor in others)
+            alike = ([edited for crops in donor if (edited := _showing(prompt, crops))] for donor in others)
             if not (fitting := next(filter(None, alike), None)):
                 raise DataError(
                     f"prompt {prompt.id!r} of {own!r} shows {count} volumes and no other of the "
                     f"{len(circle)} patients does. Audit with at least two patients, seen in the same view."
                 )
-            result.append(prompt.showing(fitting[scans[own].index(prompt.crops()) % len(fitting)]))
+            result.append(fitting[list(scans[own]).index(prompt.crops()) % len(fitting)])
         return result
 
 
 class Altering(Condition):
-    """A condition that shows some questions, each altered by itself.
-
-    Args:
-        max_questions: questions shown so, drawn by the seed.
-    """
+    """A condition that shows some questions, each altered by itself."""
 
     def __init__(self, *, max_questions: Annotated[int, Ge(1)] = MOST) -> None:
+        """Keep the bound.
+
+        Args:
+            max_questions: questions shown so, drawn by the seed; each may need a volume of its own.
+        """
         self.max_questions = max_questions
 
     @abstractmethod
@@ -123,9 +123,6 @@ class Matched(Altering):
 
     Of the patients without the asked finding the one whose other findings differ least is taken. It stands in
     for a twin where the data have none: scanner and anatomy differ too.
-
-    Args:
-        max_questions: questions shown so, drawn by the seed.
     """
 
     says = "like patients without what is asked"
@@ -137,11 +134,7 @@ class Matched(Altering):
 
 
 class SameAnswer(Altering):
-    """Show another patient with the asked finding and none of the other options: the answer must stay.
-
-    Args:
-        max_questions: questions shown so, drawn by the seed.
-    """
+    """Show another patient with the asked finding and none of the other options: the answer must stay."""
 
     says = "other patients with the same answer"
     role = "kept"
@@ -153,11 +146,7 @@ class SameAnswer(Altering):
 
 
 class Twin(Altering):
-    """Show the same patient without the asked finding, where the data set can (`Dataset.without`).
-
-    Args:
-        max_questions: questions shown so, drawn by the seed; each may need a volume of its own.
-    """
+    """Show the same patient without the asked finding, where the data set can (`Dataset.without`)."""
 
     says = "the same patients without what is asked"
     role = "removed"
@@ -168,11 +157,7 @@ class Twin(Altering):
 
 
 class Sham(Altering):
-    """Show the same patient without a finding that is not asked about: the answer must stay.
-
-    Args:
-        max_questions: questions shown so, drawn by the seed; each may need a volume of its own.
-    """
+    """Show the same patient without a finding that is not asked about: the answer must stay."""
 
     says = "the same patients without something else"
     role = "kept"
@@ -220,6 +205,20 @@ def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Pr
     return prompt.showing([dataclasses.replace(crop, volume=mapping[crop.volume]) for crop in prompt.crops()])
 
 
+def _showing(prompt: Prompt, crops: Sequence[Crop]) -> Prompt | None:
+    """Return a prompt over as many slices of another patient's volumes; None for more or fewer volumes."""
+    mine, theirs = (
+        [list(run) for _, run in itertools.groupby(side, lambda crop: crop.volume)]
+        for side in (prompt.crops(), crops)
+    )
+    taken = [
+        slices[(2 * turn + 1) * len(slices) // (2 * len(run))]
+        for run, slices in zip(mine, theirs, strict=False)
+        for turn in range(len(run))
+    ]
+    return prompt.showing(taken) if len(mine) == len(theirs) else None
+
+
 def _over_donors(prompts: Sequence[Prompt], state: str, seed: int) -> Alter:
     """Return what shows a question over the most alike patient whose asked finding is so, ties drawn.
 
@@ -231,16 +230,16 @@ def _over_donors(prompts: Sequence[Prompt], state: str, seed: int) -> Alter:
 
     def alter(prompt: Prompt) -> Prompt | None:
         finding, others = _asked(prompt), _others(prompt) if state == "present" else []
-        cluster, count, mine = cluster_of(prompt), len(prompt.crops()), states[prompt.case.id].items()
+        cluster, mine = cluster_of(prompt), states[prompt.case.id].items()
         fitting = [
             donor
             for donor in (order if finding is not None else ())
             if donor.case.state_of(str(finding)) == state
             and all(donor.case.state_of(other) == "absent" for other in others)
             and cluster_of(donor) != cluster
-            and len(donor.crops()) == count
+            and _showing(prompt, donor.crops()) is not None
         ]
         apart = [len(mine - states[donor.case.id].items()) for donor in fitting]  # findings that differ
-        return prompt.showing(fitting[apart.index(min(apart))].crops()) if fitting else None
+        return _showing(prompt, fitting[apart.index(min(apart))].crops()) if fitting else None
 
     return alter

@@ -1,11 +1,12 @@
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 from evidcore_testing import check_condition, volume_case
 
 from evidcore.api import Case, Crop, DataError, EncoderInput, Finding, VolumeRef, prepare
 from evidcore.audit.conditions import Matched, OtherPatient, Perturbed, SameAnswer, Sham, Twin
-from evidcore.builtin.views import Volume
+from evidcore.builtin.views import Slices, Volume
 from evidcore.registry import factory, offers
 
 TASK = factory.build("task", {"use": "choice", "questions_per_case": 2}, given={}, where="test")
@@ -92,6 +93,20 @@ def test_all_volumes_come_from_one_like_scan_of_another_patient_in_their_order(c
         assert [path[1:] for path in own] == [path[1:] for path in other]
         assert own[0][0] not in {path[0] for path in other}
         assert len({path[0] for path in other}) == 1
+
+
+def test_scans_of_other_depths_give_their_slices_evenly(monkeypatch):
+    depths = {"a": 3, "b": 7, "c": 5}
+    geometry = lambda ref: SimpleNamespace(shape_zyx=(depths[ref.path[0]], 8, 8))  # noqa: E731
+    monkeypatch.setattr("evidcore.builtin.views.read_geometry", geometry)
+    prompts = [one for name in depths for one in TASK.prompts(of(name, "1")[0], Slices(slices=8), 1)]
+    for condition in (OtherPatient(), SameAnswer()):
+        for before, after in zip(prompts, condition.show(prompts, seed=0, dataset=None), strict=True):
+            (name,) = {crop.volume.path[0] for crop in after.crops()} - {before.crops()[0].volume.path[0]}
+            count = len(before.crops())
+            assert [crop.box_zyx[0] for crop in after.crops()] == [
+                (2 * turn + 1) * depths[name] // (2 * count) for turn in range(count)
+            ]
 
 
 def test_a_scan_whose_like_nobody_has_is_named():

@@ -13,7 +13,7 @@ import trl
 from evidcore_plugin_lab.plan.plan import plan
 from evidcore_testing import CHAT_TEMPLATE
 from evidcore_testing.models import tiny_language, tiny_vision_language
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from evidcore.case import Finding, Question
@@ -38,6 +38,9 @@ def recipe_of(evid, recipe_text):
         ends = {"additional_special_tokens": ["<|eot_id|>", "<end_of_turn>", "<|end|>"]}
         tokenizer.add_special_tokens({"bos_token": "<|endoftext|>", **ends})
         tokenizer.save_pretrained(language)
+        model = AutoModelForCausalLM.from_pretrained(language)
+        model.resize_token_embeddings(len(tokenizer))
+        model.save_pretrained(language)
         shutil.copy(SHIPPED / f"{template}.jinja", language / "chat_template.jinja")
         text = recipe_text.replace(
             '{ use = "tiny", width = 32, layers = 1 }', f'{{ folder = "{language.name}" }}'

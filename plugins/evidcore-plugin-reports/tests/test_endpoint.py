@@ -8,8 +8,10 @@ import socket
 import threading
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from evidcore_plugin_reports import endpoint
 from evidcore_plugin_reports.endpoint import ChatClient, Endpoint, Unanswered, wait_asked_s
 from evidcore_plugin_reports.http_exchange import exchange, opener
 from evidcore_plugin_reports.testing import Reply, chat_server
@@ -135,11 +137,13 @@ def test_retry_after_is_a_number_or_a_date():
     assert wait_asked_s({}) is None
 
 
-def test_requests_are_spaced():
+def test_requests_are_spaced(monkeypatch):
+    waits, delay_s = [], endpoint._Pace.delay_s
+    monkeypatch.setattr(endpoint, "time", SimpleNamespace(monotonic=lambda: 5.0))  # all ask at once
+    monkeypatch.setattr(endpoint._Pace, "delay_s", lambda self: waits.append(delay_s(self)) or waits[-1])
     with chat_server(in_turn(Reply(content="yes"))) as server:
         client(server, requests_per_minute=600).ask([asked(name) for name in "abcd"])
-    begun = sorted(server.begun_s)
-    assert begun[-1] - begun[0] >= 0.25  # three gaps of 0.1 s, less what a connection takes
+    assert sorted(waits) == pytest.approx([0.0, 0.1, 0.2, 0.3])
 
 
 @pytest.mark.parametrize(

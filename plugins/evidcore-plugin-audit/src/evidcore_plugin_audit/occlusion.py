@@ -36,11 +36,7 @@ Places = np.ndarray[Any, Any]  # of voxels, (voxel, axis)
 
 
 class Edit(Altering):
-    """Shows questions over edited volumes, and names those who predicted the masks.
-
-    Args:
-        max_questions: questions shown so, drawn by the seed; each may need a volume of its own.
-    """
+    """Shows questions over edited volumes, and names those who predicted the masks."""
 
     way: ClassVar[Way]
 

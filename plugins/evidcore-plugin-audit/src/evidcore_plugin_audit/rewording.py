@@ -28,9 +28,6 @@ class Hinted(Altering):
     """Name a wrong option in the question, as a colleague's answer: how far does a policy follow it?
 
     This is the hint injection of RadAgent (2604.15231). It decides nothing: who sees may be polite.
-
-    Args:
-        max_questions: questions shown so, drawn by the seed.
     """
 
     says = "own volumes with a wrong hint in the question"
