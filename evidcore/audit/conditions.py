@@ -81,15 +81,15 @@ class OtherPatient(Condition):
         places = {patient: number for number, patient in enumerate(circle)}
         result: list[Prompt | None] = []
         for prompt, own in zip(prompts, map(cluster_of, prompts), strict=True):
-            count, place = len({crop.volume for crop in prompt.crops()}), places[own]
+            count, place = len(_by_volume(prompt.crops())), places[own]
             others = (scans[patient] for patient in (*circle[place + 1 :], *circle[:place]))
-            alike = ([edited for crops in donor if (edited := _showing(prompt, crops))] for donor in others)
+            alike = ([crops for crops in donor if len(_by_volume(crops)) == count] for donor in others)
             if not (fitting := next(filter(None, alike), None)):
                 raise DataError(
                     f"prompt {prompt.id!r} of {own!r} shows {count} volumes and no other of the "
                     f"{len(circle)} patients does. Audit with at least two patients, seen in the same view."
                 )
-            result.append(fitting[list(scans[own]).index(prompt.crops()) % len(fitting)])
+            result.append(_showing(prompt, fitting[list(scans[own]).index(prompt.crops()) % len(fitting)]))
         return result
 
 
@@ -205,18 +205,18 @@ def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Pr
     return prompt.showing([dataclasses.replace(crop, volume=mapping[crop.volume]) for crop in prompt.crops()])
 
 
-def _showing(prompt: Prompt, crops: Sequence[Crop]) -> Prompt | None:
-    """Return a prompt over as many slices of another patient's volumes; None for more or fewer volumes."""
-    mine, theirs = (
-        [list(run) for _, run in itertools.groupby(side, lambda crop: crop.volume)]
-        for side in (prompt.crops(), crops)
+def _by_volume(crops: Sequence[Crop]) -> list[list[Crop]]:
+    """Return crops in runs of one volume: its slices."""
+    return [list(run) for _, run in itertools.groupby(crops, lambda crop: crop.volume)]
+
+
+def _showing(prompt: Prompt, crops: Sequence[Crop]) -> Prompt:
+    """Return a prompt over another patient's volumes, of each as many slices as of its own, taken evenly."""
+    pairs = zip(_by_volume(prompt.crops()), _by_volume(crops), strict=True)
+    taken = (
+        run[(2 * turn + 1) * len(run) // (2 * len(own))] for own, run in pairs for turn in range(len(own))
     )
-    taken = [
-        slices[(2 * turn + 1) * len(slices) // (2 * len(run))]
-        for run, slices in zip(mine, theirs, strict=False)
-        for turn in range(len(run))
-    ]
-    return prompt.showing(taken) if len(mine) == len(theirs) else None
+    return prompt.showing(list(taken))
 
 
 def _over_donors(prompts: Sequence[Prompt], state: str, seed: int) -> Alter:
@@ -226,18 +226,19 @@ def _over_donors(prompts: Sequence[Prompt], state: str, seed: int) -> Alter:
     """
     order = list({prompt.case.id: prompt for prompt in prompts}.values())
     random.Random(f"donors/{seed}").shuffle(order)
+    volumes = {entry.case.id: len(_by_volume(entry.crops())) for entry in order}
     states = {entry.case.id: {item.name: item.state for item in entry.case.findings} for entry in order}
 
     def alter(prompt: Prompt) -> Prompt | None:
         finding, others = _asked(prompt), _others(prompt) if state == "present" else []
-        cluster, mine = cluster_of(prompt), states[prompt.case.id].items()
+        cluster, mine, count = cluster_of(prompt), states[prompt.case.id].items(), volumes[prompt.case.id]
         fitting = [
             donor
             for donor in (order if finding is not None else ())
             if donor.case.state_of(str(finding)) == state
             and all(donor.case.state_of(other) == "absent" for other in others)
             and cluster_of(donor) != cluster
-            and _showing(prompt, donor.crops()) is not None
+            and volumes[donor.case.id] == count
         ]
         apart = [len(mine - states[donor.case.id].items()) for donor in fitting]  # findings that differ
         return _showing(prompt, fitting[apart.index(min(apart))].crops()) if fitting else None

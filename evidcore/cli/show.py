@@ -155,8 +155,8 @@ def described(offer: Offer) -> dict[str, Any]:
     made = component_class(factory)
     fit = getattr(made, "fit", None)
     about = [inspect.getdoc(factory) or ""]
-    if "Args:" in (init := inspect.getdoc(getattr(factory, "__init__", None)) or ""):  # or of its base
-        about.append(init)
+    if "Args:" in (init := factory.__init__.__doc__ or "") or (init and "__init__" in vars(factory)):
+        about.append(inspect.cleandoc(init))
     about += [inspect.cleandoc(form.__doc__ or "") for form in flat_forms(factory)]
     return {
         "about": "\n\n".join(about),

@@ -104,7 +104,9 @@ def renamed(prompt: Prompt) -> Prompt:
 
 
 def _renamed(crop: Crop) -> Crop:
-    slope, intercept = crop.volume.rescale or (1.0, 0.0)
+    if crop.volume.rescale is None:
+        return dataclasses.replace(crop, volume=dataclasses.replace(crop.volume, rescale=(1.0, 0.0)))
+    slope, intercept = crop.volume.rescale
     other = (math.nextafter(slope, math.inf), intercept)
     return dataclasses.replace(crop, volume=dataclasses.replace(crop.volume, rescale=other))
 
@@ -288,9 +290,7 @@ def prove_gradient(
     sends its gradient back. With `slopes` the weights are moved, for a moment; else gradients are only looked
     for.
     """
-    for (
-        unit
-    ) in model.modules():  # a pass without gradients leaves weights whole, which others' gradients follow
+    for unit in model.modules():  # passes without gradients may leave weights whole; gradients go to shards
         if isinstance(unit, FSDPModule) and any(item.requires_grad for item in unit.parameters()):
             unit.reshard()
     weights = [(name, item) for name, item in model.named_parameters() if item.requires_grad]

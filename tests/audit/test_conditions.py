@@ -1,12 +1,11 @@
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 from evidcore_testing import check_condition, volume_case
 
-from evidcore.api import Case, Crop, DataError, EncoderInput, Finding, VolumeRef, prepare
+from evidcore.api import Case, Crop, DataError, EncoderInput, Finding, VisualPart, VolumeRef, prepare
 from evidcore.audit.conditions import Matched, OtherPatient, Perturbed, SameAnswer, Sham, Twin
-from evidcore.builtin.views import Slices, Volume
+from evidcore.builtin.views import Volume
 from evidcore.registry import factory, offers
 
 TASK = factory.build("task", {"use": "choice", "questions_per_case": 2}, given={}, where="test")
@@ -95,11 +94,16 @@ def test_all_volumes_come_from_one_like_scan_of_another_patient_in_their_order(c
         assert len({path[0] for path in other}) == 1
 
 
-def test_scans_of_other_depths_give_their_slices_evenly(monkeypatch):
+def test_scans_of_other_depths_give_their_slices_evenly():
     depths = {"a": 3, "b": 7, "c": 5}
-    geometry = lambda ref: SimpleNamespace(shape_zyx=(depths[ref.path[0]], 8, 8))  # noqa: E731
-    monkeypatch.setattr("evidcore.builtin.views.read_geometry", geometry)
-    prompts = [one for name in depths for one in TASK.prompts(of(name, "1")[0], Slices(slices=8), 1)]
+
+    class Every(Volume):
+        def render(self, case):
+            (ref,) = case.volumes
+            boxes = [(z, z + 1, 0, 8, 0, 8) for z in range(depths[ref.path[0]])]
+            return tuple(VisualPart(crop=Crop(volume=ref, box_zyx=box)) for box in boxes)
+
+    prompts = [one for name in depths for one in TASK.prompts(of(name, "1")[0], Every(), 1)]
     for condition in (OtherPatient(), SameAnswer()):
         for before, after in zip(prompts, condition.show(prompts, seed=0, dataset=None), strict=True):
             (name,) = {crop.volume.path[0] for crop in after.crops()} - {before.crops()[0].volume.path[0]}

@@ -81,7 +81,8 @@ def test_two_phases_between_each_other_are_named_and_noise_is_not(tools, moved):
     array[1::2] = phase[1::2]
     (text,) = said(tools.as_volume(array))
     assert text.startswith("every second slice along z differs in the same way from its neighbours (")
-    assert said(tools.as_volume(array + 1024, intensity="arbitrary")) == [] or moved  # MR
+    if not moved:  # of MR, slices in another place alone are told
+        assert said(tools.as_volume(array + 1024, intensity="arbitrary")) == []
 
 
 def test_a_repeated_slice_is_a_warning_with_its_number(tools):

@@ -60,7 +60,7 @@ def disordered(volume: Volume) -> Iterator[tuple[str, Remark]]:
     distance = squareform(pdist(flat)) / np.sqrt(flat.shape[1])  # root mean square, (slice, slice)
     order: list[Remark] = []
     if volume.intensity == "hu":  # MR fades at its ends, is filled there, and has slices measured in turn
-        order = list(_alternating(flat, kept, axis))
+        order = list(_alternating(flat, axis))
         yield from _steps(planes, kept, axis)
         yield from (("slices/gap", remark) for remark in _gap(distance, kept, axis))
     yield from (("slices/order", remark) for remark in order or _misplaced(distance, kept, axis))
@@ -90,7 +90,7 @@ def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> It
         yield error(f"{why}: {name} = {runs(odd)}. {cause} {remedy}")
 
 
-def _alternating(flat: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:
+def _alternating(flat: np.ndarray[Any, Any], axis: int) -> Iterator[Remark]:
     """Yield that every second slice differs from both neighbours in the same way."""
     residual = flat[1:-1] - (flat[:-2] + flat[2:]) / 2
     residual[::2] *= -1
