@@ -4,14 +4,14 @@ import math
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from evidcore.contracts import Bridge, Grid, Patches
 
-Count = Annotated[int, Ge(1)]
+Count = Annotated[int, Ge(1), Le(1000)]
 Pooling = Literal["linear", "max"]
 START = 0.1  # size of the position embedding at the start; at 1 places outweighed what a token shows
 

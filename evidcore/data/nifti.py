@@ -115,13 +115,14 @@ class Nifti(Format):
         header = read_header(ref.path)
         affine = stated_affine(ref)
         slope, intercept = float(header["scl_slope"]), float(header["scl_inter"])
+        is_scaled = slope != 0 and not math.isnan(slope)
         return Stored(
             grid=_grid(header, ref)
             if affine is None
             else FileGrid(shape=header.get_data_shape()[:3], affine=affine),
             load=lambda: _voxels(Path(ref.path)),
-            slope=slope or 1.0,  # 0: the header asks for no scaling
-            intercept=intercept if slope else 0.0,
+            slope=slope if is_scaled else 1.0,
+            intercept=intercept if is_scaled else 0.0,
         )
 
 

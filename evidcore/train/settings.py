@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from evidcore.contracts import RolloutStrategy, Stage, StageContext, StageTraits, Workload
 from evidcore.contracts.stage import Key, Lora, Problems
@@ -76,8 +76,8 @@ class SftSettings(TrainingKeys):
 class GrpoSettings(TrainingKeys):
     """Keys of a `grpo` stage beside its data, its rewards and how answers come about."""
 
-    prompts_per_step: Annotated[int, Ge(1)] = 8
-    answers_per_prompt: Annotated[int, Ge(2)] = 8
+    prompts_per_step: Annotated[int, Ge(1), Le(10**6)] = 8
+    answers_per_prompt: Annotated[int, Ge(2), Le(10_000)] = 8
     prompts_per_forward: Annotated[int, Ge(0)] = 0  # bounds memory, by whole groups; 0: the whole step
     share_prompts: SharePrompts = "auto"  # score a prompt once for all its answers; "auto": where that pays
     max_failure_rate: Annotated[float, Ge(0), Lt(1)] | None = None  # share of a reward's last calls that fail

@@ -58,7 +58,10 @@ def test_a_voxel_lies_where_nibabel_says(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.float32, np.float64])
-@pytest.mark.parametrize(("slope", "intercept"), [(1.0, 0.0), (1.0, -1024.0), (2.5, -1000.0), (0.0, 7.0)])
+@pytest.mark.parametrize(
+    ("slope", "intercept"),
+    [(1.0, 0.0), (1.0, -1024.0), (2.5, -1000.0), (0.0, 7.0), (np.nan, 7.0), (np.nan, np.nan)],
+)
 def test_slope_and_intercept_are_applied_once(tmp_path, dtype, slope, intercept):
     stored = scan(dtype=dtype) % 200
     path = tmp_path / "a.nii"
@@ -70,7 +73,8 @@ def test_slope_and_intercept_are_applied_once(tmp_path, dtype, slope, intercept)
     path.write_bytes(header.binaryblock + bytes(4) + stored.T.tobytes("F"))
     volume = read(VolumeRef(path=str(path)))
     np.testing.assert_allclose(volume.array, nibabel.load(path).get_fdata().T)
-    expected = stored if slope == 0 else stored * slope + intercept  # NIfTI: slope 0 means no scaling
+    # NIfTI: slope 0 means no scaling, and so, to nibabel and niftilib, does NaN
+    expected = stored if slope == 0 or np.isnan(slope) else stored * slope + intercept
     np.testing.assert_allclose(volume.array, expected)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -115,8 +115,8 @@ class CTViT(PatchEncoder):
         patch_zyx: tuple[Count, Count, Count] = (10, 20, 20),
         spacing_mm_zyx: tuple[Spacing, Spacing, Spacing] = (1.5, 0.75, 0.75),
         width: Count = 512,
-        spatial_layers: Annotated[int, Ge(0)] = 4,
-        temporal_layers: Annotated[int, Ge(0)] = 4,
+        spatial_layers: Annotated[int, Ge(0), Le(1000)] = 4,
+        temporal_layers: Annotated[int, Ge(0), Le(1000)] = 4,
         heads: Count = 8,
         head_width: Count = 32,
         codes: Count = 8192,

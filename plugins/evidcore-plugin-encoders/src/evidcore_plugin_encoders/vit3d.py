@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge, Gt, Len
+from annotated_types import Ge, Gt, Le, Len
 from einops import rearrange
 from jaxtyping import Float
 from monai.networks.blocks import Convolution, PatchEmbeddingBlock, ResidualUnit, TransformerBlock
@@ -128,7 +128,7 @@ class ViT3D(PatchEncoder):
         patch_zyx: tuple[Count, Count, Count] = (4, 8, 8),
         spacing_mm_zyx: Annotated[tuple[float, ...], Len(0, 3)] = (),
         width: Annotated[int, Ge(6)] = 96,
-        layers: Annotated[int, Ge(0)] = 0,
+        layers: Annotated[int, Ge(0), Le(1000)] = 0,
         heads: Annotated[int, Ge(1)] = 4,
         stem: Literal["patch", "convolution"] = "convolution",
         fine_channels: Annotated[int, Ge(0)] = 0,

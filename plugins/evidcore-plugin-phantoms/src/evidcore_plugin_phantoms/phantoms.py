@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import nibabel
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic import TypeAdapter
 
 from evidcore.api import Cache, Case, Dataset, Finding, Report, VolumeRef
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 SMALL = 48  # cases that are drawn sooner than a second process has started
 SPLITS = ("train", "validation", "test")
 BALANCING = (1 << 32, 1)  # the stream that decides what is asked about a split: two words more, no phantom's
-Count = Annotated[int, Ge(0)]
+Count = Annotated[int, Ge(0), Le(99_999)]  # five digits name a case
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,7 @@ class Tiny(Language):
         self,
         *,
         width: Annotated[int, Ge(8)] = 128,
-        layers: Annotated[int, Ge(1)] = 4,
+        layers: Annotated[int, Ge(1), Le(1000)] = 4,
         heads: Annotated[int, Ge(1)] = 4,
         ordered_numbers: bool = False,
     ) -> None:
