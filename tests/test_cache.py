@@ -237,12 +237,9 @@ def test_a_folder_without_rights_is_named(one, tmp_path: Path):
 
 
 def test_a_caller_says_what_else_would_do(tmp_path):
-    with (
-        pytest.raises(
-            RunError, match=r"the folder is read-only\. Free space or rights there, or save elsewhere\."
-        ),
-        module.naming_full_disk(tmp_path, or_else="save elsewhere"),
-    ):
+    way_out = r"the folder is read-only\. Free space or rights there, or save elsewhere\."
+    naming = module.naming_full_disk(tmp_path, or_else="save elsewhere")
+    with pytest.raises(RunError, match=way_out), naming:
         raise OSError(errno.EROFS, "Read-only file system")
 
 
@@ -292,11 +289,8 @@ def put(cache: Cache, size_bytes: int, **options) -> bool:
 def test_the_longest_unused_leave_first_of_all_namespaces(one, tmp_path):
     two = Cache("two", tmp_path)
     assert put(one, 600)  # unseen by the limit until it is more than 5 % of it
-    old, middle, new = (
-        filled(two, "old", 4000, 10),
-        filled(one, "middle", 3000, 20),
-        filled(one, "new", 1000, 30),
-    )
+    old, middle = filled(two, "old", 4000, 10), filled(one, "middle", 3000, 20)
+    new = filled(one, "new", 1000, 30)
     assert put(one, 1400), "exactly full"
     assert old.exists()
     assert put(one, 1000)
@@ -476,14 +470,8 @@ def test_one_file_makes_paths_below_the_cache_folder():
 
 
 def test_the_documented_namespaces_are_those_of_the_code():
-    texts = [path.read_text(encoding="utf-8") for path in sources()]
-    calls = [
-        node
-        for text in texts
-        if "Cache(" in text
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call)
-    ]
+    texts = [text for path in sources() if "Cache(" in (text := path.read_text(encoding="utf-8"))]
+    calls = [node for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     used = {ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "Cache"}
     page = (ROOT / "docs/reference/cache.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([\w-]+)/` \|", page, flags=re.M)) == used

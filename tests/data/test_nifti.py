@@ -58,10 +58,7 @@ def test_a_voxel_lies_where_nibabel_says(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.float32, np.float64])
-@pytest.mark.parametrize(
-    ("slope", "intercept"),
-    [(1.0, 0.0), (1.0, -1024.0), (2.5, -1000.0), (0.0, 7.0), (np.nan, 7.0), (np.nan, np.nan)],
-)
+@pytest.mark.parametrize(("slope", "intercept"), [(1.0, 0.0), (2.5, -1000.0), (0.0, 7.0), (np.nan, np.nan)])
 def test_slope_and_intercept_are_applied_once(tmp_path, dtype, slope, intercept):
     stored = scan(dtype=dtype) % 200
     path = tmp_path / "a.nii"

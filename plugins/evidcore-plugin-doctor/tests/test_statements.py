@@ -116,8 +116,9 @@ def test_sex_and_age_are_compared_among_the_scans_of_a_patient(first, second, be
     assert not list(unlike_patients([(case(1), "a", first), (case(2), "b", second)]))
 
 
-def test_what_programs_write_for_an_empty_cell_is_told():
-    bad = Case(id="NaN", patient="<NA>", volumes=(), report=Report(text="nan\n"))
+@pytest.mark.parametrize("patient", ["<NA>", "unknown", "Anonymised", "-"])
+def test_what_is_written_for_an_empty_cell_is_told(patient):
+    bad = Case(id="NaN", patient=patient, volumes=(), report=Report(text="nan\n"))
     assert [fault.check for fault in without_value(bad)] == ["id", "patient", "report"]
     assert not [*without_value(case(1))]
 

@@ -1,6 +1,10 @@
 """The bridge's tokens are drawn to words of what volumes show."""
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +16,7 @@ from evidcore_testing.data import volume_case
 
 from evidcore.api import DataError
 from evidcore.builtin.views import Volume
+from evidcore.compute.processes import processes
 from evidcore.model.assemble import load
 
 
@@ -36,11 +41,8 @@ def aligned(parts, validation, **changed):
     torch.manual_seed(0)
     aligning = Aligning(model, processor, Volume(), model.get_input_embeddings().weight.detach())
     steps = []
-    return (
-        aligning,
-        aligning.fit(stage(**changed), train, validation, lambda step, _: steps.append(step)),
-        steps,
-    )
+    figures = aligning.fit(stage(**changed), train, validation, lambda step, _: steps.append(step))
+    return aligning, figures, steps
 
 
 def test_tokens_of_a_volume_come_to_stand_where_the_words_of_its_findings_do(parts, tmp_path):
@@ -89,20 +91,20 @@ def test_sentences_of_reports_serve_as_names_do(parts, tmp_path):
     assert nodule_minus_effusion[0::2].min() > nodule_minus_effusion[1::2].max()
 
 
-def test_cases_that_say_nothing_are_refused_with_the_remedy(parts):
+def test_cases_that_say_nothing_are_refused_with_the_remedy(parts, monkeypatch):
     model, processor, train = parts
     silent = [dataclasses.replace(case, report=None, findings=()) for case in train]
+    nothing = 'align: no case says anything about a finding. Take cases that do, or write texts = "sent'
     for some, changed, text in (
         (train[:3], {}, "align: 3 training cases, but a step takes cases_per_step = 8. Give more"),
-        (
-            silent,
-            {},
-            'align: no case says anything about a finding. Take cases that do, or write texts = "sent',
-        ),
+        (silent, {}, nothing),
         (silent, {"texts": "sentences"}, "align: 24 of 24 cases have no report, the first is case-0. Leave"),
     ):
         with pytest.raises(DataError, match=text):
             aligned((model, processor, some), [], **changed)
+    monkeypatch.setattr(processes(), "count", 9)
+    with pytest.raises(DataError, match="align: 9 processes cannot share cases_per_step = 8 cases"):
+        aligned(parts, [])
 
 
 def test_a_run_saves_the_model_with_its_bridge(parts, tmp_path):
@@ -122,3 +124,26 @@ def test_a_run_saves_the_model_with_its_bridge(parts, tmp_path):
     again, _ = load(tmp_path / "checkpoint")
     for name, weight in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], weight), name
+
+
+@pytest.mark.slow
+def test_two_processes_align_as_one_does(tmp_path):
+    tiny_language(tmp_path / "language")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
+    around = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    for count in (1, 2):
+        subprocess.run([*launch, str(count), __file__, str(tmp_path)], env=around, check=True, timeout=300)
+    one, two = (torch.load(tmp_path / f"{count}.pt") for count in (1, 2))
+    assert one.keys() == two.keys()
+    for name, weight in one.items():
+        torch.testing.assert_close(torch.as_tensor(two[name]), torch.as_tensor(weight), rtol=0, atol=1e-5)
+
+
+if __name__ == "__main__":
+    home, rank = Path(sys.argv[1]), str(processes().rank)
+    torch.manual_seed(0)
+    made = (*tiny_vlm(home / "language"), shown(home / rank, 24))
+    _, measured, _ = aligned(made, shown(home / rank, 11, first=24), steps=10)
+    if processes().is_first:
+        torch.save({**made[0].state_dict(), **measured}, home / f"{processes().count}.pt")
+    processes().wait()

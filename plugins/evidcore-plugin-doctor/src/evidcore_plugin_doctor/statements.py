@@ -30,7 +30,7 @@ USUAL, FEWEST = 0.8, 4  # of the files that are named by something, so many agre
 YEARS, YEARS_AT_ONCE = 20.0, 2.0  # between scans of a patient, and between what is said of one scan
 _SEX = re.compile(r"(m|male|man)|f|female|woman|w")
 _PER_YEAR = {"": 1.0, "y": 1.0, "m": 12.0, "w": 52.18, "d": 365.25}
-_NO_VALUE = re.compile(r"(?i:nan|null|none|nat|n/?a|<na>)")
+_NO_VALUE = re.compile(r"(?i:nan|null|none|nat|n/?a|<na>|unknown|anon(ymous|ymi[sz]ed)?|[-?.]+)")
 Listed = tuple[Split, Case]
 
 
@@ -85,11 +85,11 @@ def claims(case: Case, names: set[str]) -> dict[str, Claim]:
 
 
 def without_value(case: Case) -> Iterator[Fault]:
-    """Yield the id, patient and report that are what programs write where there is none."""
+    """Yield the id, patient and report that are what is written where there is none."""
     cells = {"id": case.id, "patient": case.patient, "report": case.report and case.report.text}
     for check, text in cells.items():
         if text and _NO_VALUE.fullmatch(text.strip()):
-            text = f"its {check} is {text!r}, which programs write for an empty cell. Empty it or correct it."
+            text = f"its {check} is {text!r}, which is written for an empty cell. Empty it or correct it."
             yield Fault(check=check, severity="error", case=case.id, text=text)
 
 

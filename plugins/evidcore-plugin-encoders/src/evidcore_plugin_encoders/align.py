@@ -7,7 +7,7 @@ without a pass of the language model, for
     score(text) = gain * (logsumexp over tokens of cosine(token, text) / 0.05 - log of their number) + bias
 
 with binary cross-entropy. Both sides of the cosine are taken from the vocabulary's mean; a text is the mean
-embedding of its tokens. `gain` and `bias` are learned and thrown away.
+embedding of its tokens. `gain` and `bias` are learned and thrown away. Processes share the cases of a step.
 """
 
 import dataclasses
@@ -21,11 +21,12 @@ import torch
 from annotated_types import Ge, Gt
 from jaxtyping import Bool, Float
 from sklearn.metrics import roc_auc_score
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from evidcore.api import Bridge, Case, DataError, Stage, StageContext, StageResult, VisualPart, Workload
 from evidcore.compute.loading import share_of_peak
+from evidcore.compute.processes import processes
 from evidcore.model import assemble
 from evidcore.text.tags import has_words
 from evidcore_plugin_encoders.encoder_targets import finding_names
@@ -46,7 +47,9 @@ class Align(Stage):
     learning_rate: Annotated[float, Gt(0)] = 1e-3  # at its peak, of AdamW
     texts: Literal["findings", "sentences"] = "findings"  # names of findings, or sentences of reports
 
-    traits = dataclasses.replace(Stage.traits, needs_tasks=False, trains=True, validates=True)
+    traits = dataclasses.replace(
+        Stage.traits, needs_tasks=False, trains=True, validates=True, is_distributed=True
+    )
 
     @property
     def output(self) -> str:
@@ -79,7 +82,8 @@ class Align(Stage):
         with torch.random.fork_rng():
             torch.manual_seed(context.recipe.seed)
             figures = aligning.fit(self, train, validation, context.announce.step_finished)
-        assemble.save(model, processor, context.folder / "checkpoint")
+        if processes().is_first:
+            assemble.save(model, processor, context.folder / "checkpoint")
         return StageResult(figures=figures)
 
 
@@ -152,6 +156,10 @@ class Aligning:
                 f"align: {len(train)} training cases, but a step takes cases_per_step = "
                 f"{keys.cases_per_step}. Give more cases or take fewer per step."
             )
+        rank, many = processes().rank, processes().count
+        if keys.cases_per_step < many:
+            text = f"align: {many} processes cannot share cases_per_step = {keys.cases_per_step} cases"
+            raise DataError(f"{text}. Take more cases per step, or fewer processes.")
         names, by_names = finding_names(train), keys.texts == "findings"
         silent = [] if by_names else [case.id for case in train if not _sentences(case)]
         if silent:
@@ -176,13 +184,18 @@ class Aligning:
         for step in range(keys.steps):
             batch = [train[row] for row in order[step * size : (step + 1) * size]]
             texts, truth, known = _targets(batch, names if by_names else None)
-            logits = self.scores(batch, self.words(texts) if words is None else words)
-            losses = functional.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="none")
-            loss = losses[known].sum() / known.sum().clamp(min=1)
+            logits = self.scores(batch[rank::many], self.words(texts) if words is None else words)
+            losses = functional.binary_cross_entropy_with_logits(
+                logits, truth[rank::many].to(logits), reduction="none"
+            )
+            loss = losses[known[rank::many]].sum() / known.sum().clamp(min=1)
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * share_of_peak(step, keys.steps)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
+            learned = [weight for group in groups for weight in group["params"] if weight.grad is not None]
+            for part in (loss.detach(), *(weight.grad for weight in learned)) if many > 1 else ():
+                distributed.all_reduce(part)
             nn.utils.clip_grad_norm_(bridge.parameters(), 1.0)
             optimizer.step()
             if (step + 1) % LOG_EVERY_STEPS == 0 or step + 1 == keys.steps:
@@ -196,8 +209,12 @@ class Aligning:
         """Return mean and lowest AUC of the scores of findings' names that have cases of both kinds."""
         if not cases or not names:
             return {}
-        words, some = self.words(names), range(0, len(cases), 32)
-        scores = torch.cat([self.scores(cases[start : start + 32], words) for start in some]).cpu().numpy()
+        words, mine = self.words(names), cases[processes().rank :: processes().count]
+        parts = [self.scores(mine[start : start + 32], words) for start in range(0, len(mine), 32)]
+        shares = processes().gather([score for part in parts for score in part.cpu().numpy()])
+        if not shares:
+            return {}
+        scores = np.stack([shares[place % len(shares)][place // len(shares)] for place in range(len(cases))])
         _, truth, known = (np.asarray(item) for item in _targets(cases, names))
         auc = [
             float(roc_auc_score(truth[known[:, place], place], scores[known[:, place], place]))
