@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from evidcore_plugin_reports import endpoint
 from evidcore_plugin_reports.endpoint import ChatClient, Endpoint, Unanswered, wait_asked_s
-from evidcore_plugin_reports.http_exchange import exchange, opener
+from evidcore_plugin_reports.http_exchange import authorization, exchange, opener
 from evidcore_plugin_reports.testing import Reply, chat_server
 
 from evidcore.errors import RecipeError, RunError
@@ -227,21 +227,19 @@ def test_a_kept_answer_is_of_this_endpoint_model_and_question():
         assert client(server).ask([asked("a")]) == ["elsewhere"]
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("", r"the environment variable 'CHAT_KEY'.*export CHAT_KEY="),
-        (f"{KEY}\nX: y", "what 'CHAT_KEY' holds is no key"),
-        (KEY, r"'CHAT_KEY' would be sent to '127\.0\.0\.1:\d+'.* export CHAT_KEY_HOST=127"),
-    ],
-)
-def test_a_key_of_no_use_or_for_another_host_is_named_by_its_variable_and_not_shown(monkeypatch, key, said):
+@pytest.mark.parametrize(("key", "url", "said"), TABLE["keys"])
+def test_a_key_that_may_not_go_there_is_named_by_its_variable_and_not_shown(monkeypatch, key, url, said):
     monkeypatch.setenv("CHAT_KEY", key)
     monkeypatch.setenv("CHAT_KEY_HOST", "host.example")
     with chat_server(in_turn(Reply(content="yes"))) as server, pytest.raises(RunError, match=said) as caught:
-        client(server, key_env="CHAT_KEY").ask([asked("a")])
+        client(server, key_env="CHAT_KEY", **({"url": url} if url else {})).ask([asked("a")])
     assert server.requests == []
     assert KEY not in str(caught.value)
+
+
+def test_a_key_goes_unencrypted_to_another_machine_where_its_variable_says_so(monkeypatch):
+    monkeypatch.setenv("CHAT_KEY_HOST", "http://node:8000")
+    assert authorization("CHAT_KEY", "http://node:8000/v1", "chat") == {"Authorization": f"Bearer {KEY}"}
 
 
 @pytest.mark.parametrize(("settings", "said"), TABLE["refused"])

@@ -132,7 +132,7 @@ def authorization(key_env: str, url: str, whose: str) -> dict[str, str]:
     """Return the header with the key that a variable holds; none where `key_env` is empty.
 
     The variable `<key_env>_HOST` names the host that may be sent it: a recipe may be a stranger's, and must
-    not choose which of the user's keys goes where.
+    not choose which of the user's keys goes where. Another machine without TLS is named with its "http://".
 
     Raises:
         RunError: if either is not set, or the first holds no key; `whose` is what it calls the server.
@@ -145,7 +145,10 @@ def authorization(key_env: str, url: str, whose: str) -> dict[str, str]:
         raise RunError(f"{whose}: {what}. Type: export {key_env}=…")
     if not re.fullmatch(r"[!-~]+", key):
         raise RunError(f"{whose}: what {key_env!r} holds is no key: a key is ASCII without white space.")
-    if os.environ.get(f"{key_env}_HOST") not in ((parts := urlsplit(url)).netloc, parts.hostname):
-        text = f"{whose}: the key in {key_env!r} would be sent to {parts.netloc!r}, as the recipe says."
-        raise RunError(f"{text} If it may, type: export {key_env}_HOST={parts.netloc}")
+    parts, named = urlsplit(url), os.environ.get(f"{key_env}_HOST")
+    is_open = parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
+    place = f"{parts.scheme}://{parts.netloc}"
+    if named != place and (is_open or named not in (parts.netloc, parts.hostname)):
+        text = f"{whose}: the key in {key_env!r} would be sent to {place}, as the recipe says."
+        raise RunError(f"{text} If it may, type: export {key_env}_HOST={place}")
     return {"Authorization": f"Bearer {key}"}

@@ -217,9 +217,8 @@ def training(
     optimizer = 2 * gradients - FLOAT * trained.matrices // shards
     buckets = FLOAT * trained.parameters if processes > shards else 0
     at_rest = weights + reference + optimizer + buckets
-    replay = 0
-    if replayed is not None:
-        replay = layers(replayed) + replayed.predicted * REPLAY_COPIES * FLOAT * text.vocabulary
+    scored_bytes = REPLAY_COPIES * FLOAT * text.vocabulary
+    replay = 0 if replayed is None else layers(replayed) + replayed.predicted * scored_bytes
     gathered = a_layer_whole = 0
     if shards > 1:  # in the precision of the products: no casts beside them
         casts, a_layer_whole = 0, NUMBER_BYTES[precision] * text.layer_matrices
