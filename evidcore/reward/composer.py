@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 EQUAL = 1e-8  # totals closer than this give no advantage
 MOST_DEAD = 0.9  # share of groups, or of answers, that teaches nothing
 LAST_STEPS = 20  # over which failed calls are counted
+MOST_REASON = 100_000  # characters, of each rollout kept
 HANG_S = 600.0  # after so long a call's stack is shown, and again
 QUOTED_ROWS, MOST_LETTERS = 3, 200  # of a call that failed, of each of its rows
 
@@ -200,13 +201,17 @@ class RewardComposer:
         low, high = item.reward.bounds
         checked: list[Verdict] = []
         for rollout, score in zip(rollouts, answer, strict=True):
-            if score is None or isinstance(score, Unscored):
-                checked.append(score or Unscored(kind="not-applicable", reason=""))
-                continue
+            score = Unscored(kind="not-applicable", reason="") if score is None else score
             where = f"{_who(item)}, prompt {rollout.prompt.id!r}"
-            if not isinstance(score, Score):
+            if not isinstance(score, Score | Unscored):
                 what = f"{where}: must give a Score, an Unscored or None, got {type(score).__name__}"
                 raise ContractError(what, f" {score!r}.")
+            if not isinstance(score.reason, str) or len(score.reason) > MOST_REASON:
+                text = f"{where}: the reason must be a text of at most {MOST_REASON} characters"
+                raise ContractError(text, f", got {score.reason!r:.99}.")
+            checked.append(score)
+            if isinstance(score, Unscored):
+                continue
             value = score.value
             if not _is_number(value):
                 raise ContractError(f"{where}: the value must be a number below 1e15", f", got {value!r}.")
@@ -214,12 +219,9 @@ class RewardComposer:
                 raise ContractError(
                     f"{where}: the value {value!r} lies outside the declared bounds {low:g} to {high:g}."
                 )
-            if not isinstance(score.reason, str):
-                raise ContractError(f"{where}: the reason must be a text", f", got {score.reason!r}.")
             for name, part in score.parts.items():
                 if not _is_number(part):
                     raise ContractError(f"{where}: part {name!r} must be below 1e15", f", got {part!r}.")
-            checked.append(score)
         return tuple(checked)
 
 
