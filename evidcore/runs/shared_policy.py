@@ -37,7 +37,9 @@ class _Asked:
 
     def share(self, policy: VLMPolicy) -> _Share:
         """Return what this process answers."""
-        mine = slice(processes().rank, None, processes().count)  # two processes are faster than two threads
+        size, many = len(self.columns[0]), processes().count
+        first, end = (-(-size * rank // many) for rank in (processes().rank, processes().rank + 1))
+        mine = slice(first, end)  # questions of a volume stay together, and it is encoded once
         method = getattr(policy, self.method)
         try:
             return _Share(method(*(column[mine] for column in self.columns), **self.arguments))
@@ -80,13 +82,10 @@ class SharedPolicy(ForwardingPolicy, VLMPolicy):
     def forward(self, method: str, *columns: Sequence[Any], **settings: Any) -> list[Any]:
         """Deal the prompts out, and put the answers together."""
         call = processes().share(_Asked(self._number, method, columns, settings))
-        result: list[Any] = [None] * len(columns[0])
         shares = processes().gather(call.share(self._own))
         for error in (share.error for share in shares if share.error):
             raise error
-        for rank, share in enumerate(shares):
-            result[rank :: processes().count] = share.answers
-        return result
+        return [answer for share in shares for answer in share.answers]
 
 
 class Opener:

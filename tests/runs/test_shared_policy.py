@@ -110,7 +110,7 @@ def test_prompts_are_dealt_out_and_answers_stand_in_their_order(in_processes):
     texts, alone, likelihoods, aloud = in_processes(first, other, other)[0]
     assert [text.split(" {")[0] for text in aloud] == ["A BY ALOUD0", "B BY ALOUD1"]
     assert [text.split(" {")[0] for text in texts] == [
-        "a by blind0", "b by blind1", "c by blind2", "d by blind0", "e by blind1",
+        "a by blind0", "b by blind0", "c by blind1", "d by blind1", "e by blind2",
     ]  # fmt: skip
     assert texts[0].endswith("{'max_new_tokens': 3}")
     assert alone[0].startswith("a by own0")  # fewer prompts than processes
