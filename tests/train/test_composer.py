@@ -214,8 +214,7 @@ def test_each_reward_sees_the_verdicts_before_it(rollouts):
              f"part 'recall' must be below 1e15, got {part!r}.")
             for part in (math.nan, -math.inf, "high", None)
         ),
-        *(([1.0, 1.0, 1.0, Unscored(kind="failed", reason=reason), 1.0, 1.0], "text of at most 100000 chara")
-          for reason in (5, "x" * 100_001)),
+        ([1.0, 1.0, 1.0, Unscored(kind="failed", reason="x" * 100_001), 1.0, 1.0], "of at most 100000 char"),
         (0.5, "must return a list of scores, got float 0.5"),
     ],
 )  # fmt: skip

@@ -178,8 +178,7 @@ def test_rows_are_those_of_the_same_policy_asked_in_this_process(recipe, prepare
     # the gain's lower bound decides the exit status
     audit(answers, "--fail-under", "nan", exit_code=1)
     stderr = audit(answers, "--fail-under", 99, exit_code=1).stderr
-    under = r"choice: .* does not look has the lower bound \+\d\d\.\d points; \+99\.0 is asked"
-    assert re.search(under, stderr)
+    assert re.search(r"choice: .* does not look has the lower bound \+\d\d\.\d points; \+99\.0 is", stderr)
 
 
 def test_nothing_that_is_handed_over_names_patient_condition_or_key(recipe, prepared):

@@ -68,6 +68,9 @@ def test_other_tasks_are_not_applicable_to_a_function(prompts):
     task, asked = prompts
     back = reward_of(lambda completions, **_: [1.0] * len(completions), judges=(), tasks=("report",))()
     assert back(answer_group(task, asked[0], TEXTS), {}) == [None] * len(TEXTS)
+    more = reward_of(lambda completions, **_: [1.0, *range(len(completions))], judges=())()
+    with pytest.raises(ValueError, match="longer"):
+        more(answer_group(task, asked[0], TEXTS), {})
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")  # TRL's own default

@@ -230,8 +230,8 @@ def reward_of(
             readers = {name: cast(Task, offer.load()()) for name, offer in known.items()}
             own = [one for one in rollouts if one.prompt.task in readers]
             asked = TrlFunction(function, readers, name=named, is_chat=is_chat)
-            found = iter(asked(own, earlier) if own else ())
-            return [next(found) if one.prompt.task in readers else None for one in rollouts]
+            scores = dict(zip(map(id, own), asked(own, earlier) if own else (), strict=True))
+            return [scores.get(id(one)) for one in rollouts]
 
     Function.__name__ = Function.__qualname__ = named
     return Function
