@@ -12,7 +12,8 @@ from evidcore.registry.signature import component_class
 
 Path = tuple[str | int, ...]
 Found = Iterator[tuple[Path, str]]
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_RULE = "must be at most 100 letters, digits, '_', '-' or '.'"
 
 
 def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mapping[str, type]) -> Found:
@@ -22,14 +23,12 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
     """
     name = raw.get("name")
     if isinstance(name, str) and not _NAME.fullmatch(name):
-        text = f"must be letters, digits, '_', '-' or '.', since a folder is called so, got {name!r}."
-        yield ("name",), text
+        yield ("name",), f"{_RULE}, since a folder is called so, got {name!r}."
     for section in ("dataset", "task", "service"):
         tables = raw.get(section)
         for key in tables if isinstance(tables, Mapping) else ():
             if not _NAME.fullmatch(key):
-                text = f"must be letters, digits, '_', '-' or '.', as files are called, got {key!r}."
-                yield (section, key), text
+                yield (section, key), f"{_RULE}, as files are called, got {key!r}."
     for index, observer in enumerate(as_list(raw.get("observers"))):
         try:
             if isinstance(observer, str):
@@ -50,8 +49,7 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
         around = line
         if arm := table.get("arm"):
             if not _NAME.fullmatch(str(arm)):
-                text = f"must be letters, digits, '_', '-' or '.', as folders are called, got {str(arm)!r}."
-                yield (*at, "arm"), text
+                yield (*at, "arm"), f"{_RULE}, as folders are called, got {str(arm)!r}."
             if str(table.get("component", "")).startswith("service."):
                 text = "what is fitted here is a service of every stage, and an arm shares nothing."
                 yield (*at, "arm"), f"{text} Leave arm out."

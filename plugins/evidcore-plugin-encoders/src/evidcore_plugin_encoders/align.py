@@ -174,7 +174,7 @@ class Aligning:
         self.standardise(train[: keys.cases_per_step], self.words(names or ["finding"]))
         self.model.train_only(("bridge",))
         bridge = self.model.model.bridge.train()
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"params": list(bridge.parameters()), "peak": keys.learning_rate},
             {"params": [self.gain, self.bias], "peak": 10 * keys.learning_rate},
         ]
