@@ -45,6 +45,11 @@ class Processes:
         """Tell whether this process owns the run folder."""
         return self.rank == 0
 
+    def block(self, size: int) -> slice:
+        """Return which of `size` things in a row are this process's; the shares follow each other."""
+        first, end = (-(-size * rank // self.count) for rank in (self.rank, self.rank + 1))
+        return slice(first, end)
+
     def wait(self) -> None:
         """Go on when all have come here."""
         if self.count > 1:

@@ -37,9 +37,7 @@ class _Asked:
 
     def share(self, policy: VLMPolicy) -> _Share:
         """Return what this process answers."""
-        size, many = len(self.columns[0]), processes().count
-        first, end = (-(-size * rank // many) for rank in (processes().rank, processes().rank + 1))
-        mine = slice(first, end)  # questions of a volume stay together, and it is encoded once
+        mine = processes().block(len(self.columns[0]))  # questions of a volume stay together
         method = getattr(policy, self.method)
         try:
             return _Share(method(*(column[mine] for column in self.columns), **self.arguments))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from evidcore.api import DataError
+from evidcore.compute.processes import Processes
 from evidcore.model.policy import VLMPolicy
 from evidcore.runs import shared_policy
 from evidcore.runs.shared_policy import Opener, serve, worker_group
@@ -24,7 +25,7 @@ class Tells(VLMPolicy):
 def in_processes(monkeypatch):
     """Return a function that runs one function per rank, each in a thread that takes itself for a process."""
 
-    class Together:
+    class Together(Processes):
         def __init__(self, count):
             self.count, self.here = count, threading.local()
             self.barrier, self.held = threading.Barrier(count), [None] * count
@@ -32,10 +33,6 @@ def in_processes(monkeypatch):
         @property
         def rank(self):
             return self.here.rank
-
-        @property
-        def is_first(self):
-            return self.rank == 0
 
         def exchange(self, value):
             self.held[self.rank] = value

@@ -156,7 +156,7 @@ class Aligning:
                 f"align: {len(train)} training cases, but a step takes cases_per_step = "
                 f"{keys.cases_per_step}. Give more cases or take fewer per step."
             )
-        rank, many = processes().rank, processes().count
+        mine, many = processes().block(keys.cases_per_step), processes().count
         if keys.cases_per_step < many:
             text = f"align: {many} processes cannot share cases_per_step = {keys.cases_per_step} cases"
             raise DataError(f"{text}. Take more cases per step, or fewer processes.")
@@ -184,11 +184,11 @@ class Aligning:
         for step in range(keys.steps):
             batch = [train[row] for row in order[step * size : (step + 1) * size]]
             texts, truth, known = _targets(batch, names if by_names else None)
-            logits = self.scores(batch[rank::many], self.words(texts) if words is None else words)
+            logits = self.scores(batch[mine], self.words(texts) if words is None else words)
             losses = functional.binary_cross_entropy_with_logits(
-                logits, truth[rank::many].to(logits), reduction="none"
+                logits, truth[mine].to(logits), reduction="none"
             )
-            loss = losses[known[rank::many]].sum() / known.sum().clamp(min=1)
+            loss = losses[known[mine]].sum() / known.sum().clamp(min=1)
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * share_of_peak(step, keys.steps)
             optimizer.zero_grad()
@@ -209,12 +209,12 @@ class Aligning:
         """Return mean and lowest AUC of the scores of findings' names that have cases of both kinds."""
         if not cases or not names:
             return {}
-        words, mine = self.words(names), cases[processes().rank :: processes().count]
+        words, mine = self.words(names), cases[processes().block(len(cases))]
         parts = [self.scores(mine[start : start + 32], words) for start in range(0, len(mine), 32)]
-        shares = processes().gather([score for part in parts for score in part.cpu().numpy()])
+        shares = processes().gather([part.cpu().numpy() for part in parts])
         if not shares:
             return {}
-        scores = np.stack([shares[place % len(shares)][place // len(shares)] for place in range(len(cases))])
+        scores = np.concatenate([part for share in shares for part in share])
         _, truth, known = (np.asarray(item) for item in _targets(cases, names))
         auc = [
             float(roc_auc_score(truth[known[:, place], place], scores[known[:, place], place]))
