@@ -116,7 +116,7 @@ def stage_and_source(*overrides):
 def test_a_stage_warns_before_it_starts_and_leaves_its_own_rewards_unasked(constant, caplog):
     stage, context, source = stage_and_source(CONSTANT)
     stage.audit(context, source)
-    says = "05-grpo: the rewards, right over wrong: right earns 0.3, wrong 0.3;"
+    says = "05-grpo: the rewards, right over wrong: right earns 0.3, wrong 0.3:"
     assert any(record.getMessage().startswith(says) for record in caplog.records)
     assert stage.rewards(context)[0].reward.calls == 0
 

@@ -62,9 +62,7 @@ def _beats(
     wins = sum(ours[place] > theirs[place] + EQUAL for place in both) / len(both)
     one, other = statistics.fmean(ours.values()), statistics.fmean(theirs.values())
     figures = {better: one, worse: other, "share_of_prompts": wins}
-    says = (
-        f"{better} earns {one:.3g}, {worse} {other:.3g}; it earns more on {100 * wins:.0f} % of the prompts"
-    )
+    says = f"{better} earns {one:.3g}, {worse} {other:.3g}: more on {100 * wins:.0f} % of the prompts"
     if one - other < paid.least or wins < share:
         return Found("alarm", says, figures)
     return Found("note" if wins < MOSTLY else "fine", says, figures)
