@@ -26,6 +26,7 @@ from zoom_bounds import table
 
 from evidcore.api import Case
 from evidcore.cache import cache_folder
+from evidcore.contracts import FitData
 
 ENCODERS: dict[str, tuple[int, Literal["masks", "voxels"]]] = {  # channels at full resolution, what teaches
     "halved at once, taught by patch": (0, "masks"),
@@ -59,7 +60,7 @@ def fit(
         shift_voxels=4,
     )
     folder = Path(tempfile.mkdtemp(prefix="overview-encoder-"))
-    encoder.fit(cases, [], folder, seed, lambda figures: None, options=options)
+    encoder.fit(FitData(cases, [], folder, seed, lambda figures: None), options=options)
 
 
 def lesion_patch(known: Targets) -> torch.Tensor:

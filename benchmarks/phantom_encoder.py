@@ -32,6 +32,7 @@ from sklearn.preprocessing import StandardScaler
 
 from evidcore.api import Case
 from evidcore.cache import cache_folder
+from evidcore.contracts import FitData
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PATCH_CASES = 600  # training cases whose patches the patch probe learns from
@@ -47,7 +48,7 @@ def measure(seed: int, steps: int, supervision: tuple[Any, ...], folder: Path) -
     torch.manual_seed(seed)
     encoder = ViT3D()
     options = EncoderFit(steps=steps, supervision=supervision)
-    encoder.fit(train, validation, folder / str(seed), seed, lambda figures: None, options=options)
+    encoder.fit(FitData(train, validation, folder / str(seed), seed, lambda figures: None), options=options)
     trained = time.perf_counter()
     learn_zones, learn_patches, learn_seen, learn = features(encoder, train, PATCH_CASES)
     judge_zones, judge_patches, _, judge = features(encoder, test, len(test))

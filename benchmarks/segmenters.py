@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "evidcore-plugin-
 from seeded import seeded_model, write_checkpoint
 
 from evidcore.cli import main as evid
+from evidcore.contracts import FitData
 
 SARCOMA, LESIONS = "ibsi_validation/*/CT_image.nii.gz", "medsam2/*.npz"
 STEPS = 400
@@ -72,7 +73,9 @@ def learned(folder: Path) -> list[str]:
     weights = folder / "slice-propagator"
     weights.mkdir()
     train, validation = list(data.cases("train")), list(data.cases("validation"))
-    SlicePropagator().fit(train, validation, weights, 17, lambda _: None, options=PropagatorFit(steps=STEPS))
+    SlicePropagator().fit(
+        FitData(train, validation, weights, 17, lambda _: None), options=PropagatorFit(steps=STEPS)
+    )
     table = f"{{ use = 'slice-propagator', pretrained = '{weights}' }}"
     return ["--segmenter", "region-growing", "--segmenter", table]
 

@@ -26,6 +26,7 @@ from settling import figures, paid, tables
 from slice_reader import log
 
 from evidcore.cache import cache_folder
+from evidcore.contracts import FitData
 
 KINDS: tuple[KindName, ...] = ("hypodense lesion", "fluid collection", "stone")
 SIZE_YX = (128, 128)
@@ -56,7 +57,9 @@ def main() -> None:
             train = [case for case in cases if case.patient not in theirs]
             reader = SliceReader(size_yx=SIZE_YX)
             place = Path(folder) / f"half-{half}"
-            reader.fit(train, test[:: asked.copies], place, 17, log, options=ReaderFit(steps=asked.steps))
+            reader.fit(
+                FitData(train, test[:: asked.copies], place, 17, log), options=ReaderFit(steps=asked.steps)
+            )
             settling = paid(test, reader, slices=SLICES)
             lines += [
                 f"phantom lesions in real CT: {len(theirs)} patients, {asked.copies} copies with other "

@@ -30,7 +30,7 @@ from evidcore_plugin_reports.labelers import NegationRules
 
 from evidcore.api import Case, Crop, Labeler, Reader, read, read_mask
 from evidcore.cache import cache_folder
-from evidcore.contracts import ImageQuestion
+from evidcore.contracts import FitData, ImageQuestion
 
 
 class Everything(Reader):
@@ -121,7 +121,7 @@ def main() -> None:
         spent = "fitted before"
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        reader.fit(train, validation, folder, asked.seed, log, options=ReaderFit(steps=asked.steps))
+        reader.fit(FitData(train, validation, folder, asked.seed, log), options=ReaderFit(steps=asked.steps))
         spent = (
             f"{(time.perf_counter() - wall) / 60:.1f} minutes, {(time.process_time() - cpu) / 60:.1f} of CPU"
         )

@@ -35,7 +35,7 @@ def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
 
 _log = logging.getLogger("evidcore")
 _EVERY_S = 10.0  # plain lines come at most this often
-_FIRST = ("cases_", "loss", "reward", "accuracy", "entropy", "kl", "learning_rate")
+_FIRST = ("cases_", "eval/", "loss", "reward", "accuracy", "entropy", "kl", "learning_rate")
 
 
 class Progress:

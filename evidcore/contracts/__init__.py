@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # `model` loads torch, which a data set or a reward may do wi
         TextSample, Totals,
     )
     from evidcore.contracts.model import (
-        Bridge, Completion, Corpus, Encoder, FitLog, Language, Patches, Policy, Reweighter,
+        Bridge, Completion, Corpus, Encoder, FitData, Language, Patches, Policy, Reweighter,
     )
     from evidcore.contracts.segmenting import (
         BoxPrompt, MaskPrompt, MaskRequest, PointPrompt, Segmenter, SegmenterPrompt, SegmenterSession,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # `model` loads torch, which a data set or a reward may do wi
 __all__ = [
     "KINDS", "Answers", "Audit", "AuditResult", "BlindRule", "BoxPrompt", "Bridge", "Completion", "Component",
     "Condition", "Continuation", "Corpus", "Dataset", "Encoder", "EncoderInput", "Engine", "EvalOptions",
-    "EvalResult", "Evaluation", "FileGrid", "FitLog", "Format", "Grid", "ImageQuestion",
+    "EvalResult", "Evaluation", "FileGrid", "FitData", "Format", "Grid", "ImageQuestion",
     "LabelError", "Labeler", "Language", "MaskPrompt", "MaskRequest", "Measured", "Metric", "Patches",
     "PointPrompt", "Policy", "Prefix", "Reader", "Reward", "Reweighter", "RolloutStrategy", "Row", "Rows",
     "Sampler", "Sampling", "Scorer", "Segmenter", "SegmenterPrompt", "SegmenterSession", "Stage",

@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from evidcore.case import Case, Prompt, Span, Turn
+from evidcore.contracts.answering import Task
+from evidcore.contracts.dataset import View
 from evidcore.data.encoder_input import EncoderInput, Grid
 
 
@@ -25,9 +27,8 @@ class Language(ABC):
     """A causal language model with its tokenizer and chat template.
 
     Core gives: `recipe_folder` (relative paths start there). A `[model] language` table without `use` is
-    `pretrained`. A component that has a `fit` is trained by a `fit` stage of `model.language`; left of `*`
-    that method may ask for `tasks` and `shares` (by name), `view`, `image_tokens` (embeddings a visual part)
-    and `phrases`, beside what every `fit` is given. What it writes is read back as `pretrained`.
+    `pretrained`. A component that has a `fit` is trained by a `fit` stage of `model.language`. What it writes
+    is read back as `pretrained`.
     """
 
     from evidcore.contracts.model import Corpus as Corpus
@@ -255,7 +256,21 @@ class ForwardingPolicy(Policy):
         return cast(list[list[float]], self.forward("log_likelihoods", prompts, completions))
 
 
-FitLog = Callable[[Mapping[str, float]], None]
+@dataclasses.dataclass(frozen=True)
+class FitData:
+    """What a `fit` stage gives a component."""
+
+    train: Sequence[Case]
+    validation: Sequence[Case]
+    folder: Path  # an empty one
+    seed: int
+    log: Callable[[Mapping[str, float]], object]  # takes the figures of a step
+    # of a language model alone
+    tasks: Mapping[str, Task] = dataclasses.field(default_factory=dict)
+    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of the rows, by task
+    phrases: Sequence[str] = ()
+    view: View | None = None
+    image_tokens: int = 0  # that stand for a volume
 
 
 @runtime_checkable
@@ -265,9 +280,7 @@ class Fittable(Protocol):
     Keyword-only parameters of `fit` are the stage's `options` in the recipe, checked like a constructor's.
     """
 
-    def fit(
-        self, train: Sequence[Case], validation: Sequence[Case], folder: Path, seed: int, log: FitLog
-    ) -> None:
+    def fit(self, given: FitData) -> None:
         """Train on `train`, choose on `validation`, write weights and `fit.json` (figures) into `folder`."""
 
     def load(self, folder: Path) -> None:

@@ -254,7 +254,7 @@ class Stage(ABC):
 
     def data_uses(self) -> tuple[DataUse, ...]:
         """Return every data entry, whichever key it stands in."""
-        return self.data
+        return (*self.data, *(use for item in vars(self).values() for use in getattr(item, "data", ())))
 
     @classmethod
     def open_keys(cls, table: Mapping[str, Any], around: RecipeContext) -> Mapping[str, Option] | None:

@@ -1,6 +1,5 @@
 """What the stages that ask have in common: which evaluation measures a data entry, and how it is asked."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
@@ -25,10 +24,10 @@ from evidcore.errors import EmptySplitError, PluginError, RecipeError
 from evidcore.evaluate.reference_lines import training_prompts
 from evidcore.proof.passes import prove_answers, prove_policy
 from evidcore.recipe import Recipe
+from evidcore.recipe.order import named_evaluations, unmeasured
 from evidcore.recipe.schema import DataUse, RecipeContext, Table
-from evidcore.registry import find, offers
+from evidcore.registry import find
 from evidcore.registry.factory import Option, offer_of, options
-from evidcore.registry.signature import component_class
 
 
 class AnonymizedPolicy(ForwardingPolicy):
@@ -81,7 +80,7 @@ class EvalStage(Stage):
         """Return the options of the evaluations that its data entries are measured by."""
         result: dict[str, Option] = {}
         try:
-            for _, name in _named(table, around):
+            for _, name in named_evaluations(table, around):
                 for key, option in options(find("evaluation", name).load(), "evaluation").items():
                     if key not in result or result[key].default is None:  # a default says more than none
                         result[key] = option
@@ -92,24 +91,13 @@ class EvalStage(Stage):
     @classmethod
     def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
         """Yield the data entries that nothing can measure."""
-        for index, name in _named(table, around):
-            here = (*at, "data", index)
-            if not name:
-                listing = ", ".join(sorted({row.name for row in offers("evaluation")}))
-                text = f"task {table['data'][index].get('task')!r} names no evaluation, so its answers cannot"
-                yield here, f"{text} be measured. Write evaluation = '…' in this entry. Installed: {listing}."
-                continue
-            try:
-                find("evaluation", name)
-            except PluginError as cause:
-                yield (*here, "evaluation"), str(cause)
+        yield from unmeasured(table, at, around)
 
     def components(self, recipe: Recipe) -> Iterator[tuple[str, Any]]:
         """Yield the evaluations too, with their options."""
         yield from super().components(recipe)
         for use in self.data:
-            task = component_class(find("task", str(recipe.tasks[use.task]["use"])).load())
-            yield "evaluation", self.table("evaluation", use.evaluation or task.evaluation)
+            yield "evaluation", self.table("evaluation", recipe.evaluation_of(use))
 
     def table(self, kind: str, name: str) -> dict[str, Any]:
         """Return the table of a component whose options are keys of this stage."""
@@ -118,8 +106,8 @@ class EvalStage(Stage):
 
     def evaluation(self, use: DataUse, context: StageContext) -> Evaluation[Any]:
         """Return what measures a data entry."""
-        name = use.evaluation or context.tasks[use.task].evaluation
-        built: Evaluation[Any] = context.component("evaluation", self.table("evaluation", name), "evaluation")
+        table = self.table("evaluation", context.recipe.evaluation_of(use))
+        built: Evaluation[Any] = context.component("evaluation", table, "evaluation")
         return built
 
     def check(self, context: StageContext) -> None:
@@ -194,17 +182,3 @@ def training(use: DataUse, context: StageContext) -> Callable[[], Sequence[Promp
         return training_prompts(lambda seed: [p for x in learnt for p in context.prompts(x, seed=seed)])
 
     return given
-
-
-def _named(table: Mapping[str, Any], around: RecipeContext) -> list[tuple[int, str]]:
-    """Return the evaluation of each data entry whose task can be found, by the entry's number."""
-    result = []
-    entries = table.get("data")
-    for index, use in enumerate(entries if isinstance(entries, list | tuple) else ()):
-        if not isinstance(use, Mapping) or not isinstance(use.get("task"), str):
-            continue
-        component = around.table("task", use["task"]).get("use", use["task"])
-        with contextlib.suppress(PluginError):  # reported where the task is named
-            task = component_class(find("task", str(component)).load())
-            result.append((index, str(use.get("evaluation") or getattr(task, "evaluation", ""))))
-    return result

@@ -8,8 +8,7 @@ from typing import Any
 
 from evidcore.errors import PluginError, did_you_mean
 from evidcore.recipe import order, schema
-from evidcore.recipe.signatures import CachedSignatures, CacheMiss
-from evidcore.registry import Offer, find, offers
+from evidcore.registry import find, offers
 from evidcore.registry.factory import (
     Components,
     Form,
@@ -43,18 +42,7 @@ class StageTable:
     options: Mapping[str, Any]  # of the keys that it leaves open, with defaults
 
 
-def first_problems(raw: Mapping[str, Any], kept: CachedSignatures) -> list[Mistake]:
-    """Return the mistakes of a recipe that can be told without importing anything, as far as that can be.
-
-    They are of names, keys, types and bounds. None are told where a component was never read here before.
-    """
-    try:
-        return Described(raw, kept).check()[1]
-    except CacheMiss:
-        return []
-
-
-def check(raw: Mapping[str, Any], kept: CachedSignatures) -> tuple[dict[str, Any], list[Mistake]]:
+def check(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[Mistake]]:
     """Return the values of a recipe's tables, and every mistake; imports the components that it names."""
     tables = Tables(raw)
     result, wrong = tables.check()
@@ -63,7 +51,6 @@ def check(raw: Mapping[str, Any], kept: CachedSignatures) -> tuple[dict[str, Any
         with contextlib.suppress(PluginError):  # reported where the stage is checked
             stages[kind] = stage_class(kind)
     across = order.problems(raw, tables.services, stages)
-    kept.keep(tables.read)
     return result, [*wrong, *(Mistake(key=key, text=text) for key, text in across)]
 
 
@@ -122,7 +109,6 @@ class Tables(Components):
         known = {name: service_kind(item) for name, item in tables.items() if isinstance(item, Mapping)}
         super().__init__({name: kind for name, kind in known.items() if kind in SERVICE_KINDS})
         self.raw = raw
-        self.read: dict[Offer, Form] = {}  # of every component and stage that was looked into
         kinds = [item.get("kind") for item in order.as_list(raw.get("stage")) if isinstance(item, Mapping)]
         self.kinds = list(dict.fromkeys(str(kind) for kind in kinds))
 
@@ -130,21 +116,6 @@ class Tables(Components):
         """Return the values of the top's keys, and every mistake."""
         result, wrong = mistakes_of(lambda raw: form_of_class(schema.Top).check(raw, self), self.raw)
         return result, [dataclasses.replace(item, text=self._text(item), known=None) for item in wrong]
-
-    def form(self, offer: Offer) -> Form:
-        """Return the form of a component's table, and note it."""
-        self.read[offer] = super().form(offer)
-        return self.read[offer]
-
-    def base(self, offer: Offer) -> Form:
-        """Return the form of a stage's table without the keys that it leaves open, and note it."""
-        self.read[offer] = form_of_class(stage_class(f"{offer.package}/{offer.name}"))
-        return self.read[offer]
-
-    def stage(self, offer: Offer, table: Mapping[str, Any]) -> tuple[Any, Mapping[str, Option] | None]:
-        """Return a stage's class, and the keys beside its fields; None where these cannot be told."""
-        form = stage_class(f"{offer.package}/{offer.name}")
-        return form, form.open_keys(table, schema.RecipeContext(self.raw, self.services))
 
     def component(self, kind: Kind, value: Any) -> Any:
         """Return the values of a component's table, of a service's or a stage's."""
@@ -170,17 +141,14 @@ class Tables(Components):
             raise mistake(f"must be a table, got {table!r}.")
         kind = str(table.get("kind"))
         try:
-            offer = find("stage", kind)
-            base = self.base(offer)
+            form = stage_class(kind)
         except PluginError as cause:
             installed = [row.name for row in offers("stage")]
             hint = did_you_mean(kind, installed) if kind not in installed else f" {cause}"
             text = f"must be one of {', '.join(installed)}, got {table.get('kind')!r}.{hint}"
             raise mistake(text, at=("kind",)) from None
-        form, more = self.stage(offer, table)
-        whole = base.opened if more is None else base
-        if more:
-            whole = Form({**more, **base.known}, is_component=False)
+        base, more = form_of_class(form), form.open_keys(table, schema.RecipeContext(self.raw, self.services))
+        whole = Form({**(more or {}), **base.known}, is_component=False, is_open=more is None)
         values = together(_twins(more or {}, table), lambda: whole.check(table, self))
         left_open = Form(more or {}).resolved(table, values)
         return StageTable(form=form, values=values, options=left_open)
@@ -194,8 +162,8 @@ class Tables(Components):
         result = [({item.name for item in fields(form)}, name) for form, name in _HOMES]
         builtin = {row.name for row in offers("stage") if row.package == "evidcore"}
         for kind in dict.fromkeys([*self.kinds, *sorted(builtin)]):
-            with contextlib.suppress(PluginError, CacheMiss):
-                form = self.base(find("stage", kind))
+            with contextlib.suppress(PluginError):
+                form = form_of_class(stage_class(kind))
                 result.append(({*form.known}, f"a {kind} stage, above its [[stage.…]] tables"))
                 for name, node in form.schema["properties"].items():
                     for entry in node.get("anyOf", ()):
@@ -225,32 +193,9 @@ class Tables(Components):
         return f" It belongs in {' or '.join(homes)}." if homes else ""
 
     def _has(self, reward: Mapping[str, Any], key: str) -> bool:
-        with contextlib.suppress(PluginError, CacheMiss):
+        with contextlib.suppress(PluginError):
             return key in self.form(named_offer("reward", reward)).known
         return False
-
-
-class Described(Tables):
-    """Knows tables from what an earlier process kept of them, and imports nothing.
-
-    Options of a stage that hang on its evaluations or its component are not known.
-    """
-
-    def __init__(self, raw: Mapping[str, Any], kept: CachedSignatures) -> None:
-        super().__init__(raw)
-        self._kept = kept
-
-    def form(self, offer: Offer) -> Form:
-        """Return the form of a component's table, without its defaults."""
-        if offer not in self.read:
-            self.read[offer] = self._kept.form(offer)
-        return self.read[offer]
-
-    base = form
-
-    def stage(self, offer: Offer, table: Mapping[str, Any]) -> tuple[Any, Mapping[str, Option] | None]:
-        """Return no class, and no key beside the fields where the stage leaves none open."""
-        return None, None if self.form(offer).leaves_open else {}
 
 
 def _twins(known: Mapping[str, Option], table: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

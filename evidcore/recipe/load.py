@@ -10,10 +10,9 @@ from typing import Any
 from evidcore.cache import plain_file
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe import schema
-from evidcore.recipe.check import StageTable, check, first_problems, section
+from evidcore.recipe.check import StageTable, check, section
 from evidcore.recipe.lines import Key, key_lines, line_of
 from evidcore.recipe.resolve import toml_tables
-from evidcore.recipe.signatures import CachedSignatures
 from evidcore.registry import LOCK, factory, parse_toml, watch
 from evidcore.registry.factory import Components
 from evidcore.registry.signature import fields
@@ -48,16 +47,14 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     lock = path.resolve().parent / LOCK
     if (pins := watch("pins", f"{lock}: comparing what it pins" if lock.exists() else "")) is not None:
         pins.name_packages(raw, lock, str(path))
-    signatures, top = CachedSignatures(), dict[str, Any]()
-    for is_first in (True, False):  # the first imports nothing, and ends at once
-        top, result = ({}, first_problems(raw, signatures)) if is_first else check(raw, signatures)
-        for problem in result:
-            line = line_of(lines, problem.key)
-            where = "" if isinstance(source, Mapping) else f"line {line}, "
-            if any(problem.key[: len(key)] == key for key in origins):
-                line, where = 0, "command line, "
-            wrong.append((line, f"{where}{section(raw, problem.key)}: {problem.text}"))
-        refuse(path, wrong)
+    top, result = check(raw)
+    for problem in result:
+        line = line_of(lines, problem.key)
+        where = "" if isinstance(source, Mapping) else f"line {line}, "
+        if any(problem.key[: len(key)] == key for key in origins):
+            line, where = 0, "command line, "
+        wrong.append((line, f"{where}{section(raw, problem.key)}: {problem.text}"))
+    refuse(path, wrong)
     text_lines = text.split("\n")  # a resolved recipe tells what is a default
     given = {key: line for key, line in lines.items() if not text_lines[line - 1].endswith("  # default")}
     origins = {key: f"line {line}" for key, line in given.items()} | origins

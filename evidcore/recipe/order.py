@@ -1,5 +1,6 @@
 """Find what each table of a recipe allows by itself but the recipe as a whole does not."""
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
@@ -118,7 +119,7 @@ def _data(around: RecipeContext, stage: Mapping[str, Any], form: Any, at: Path) 
             listing = ", ".join(f"[dataset.{name}]" for name in known) or "none"
             yield (*here, "dataset"), f"no dataset is called {dataset!r}.{hint} This recipe has: {listing}."
         if split == "test" and form.traits.trains:
-            yield (*here, "split"), "a stage that trains may not see the test split, got 'test'. Use 'train'."
+            yield (*here, "split"), "a stage that trains may not see the test split, got 'test'. Use another."
         if not form.traits.trains and use.get("sampling_weight", 1.0) != 1.0:
             got = use["sampling_weight"]
             text = f"only stages that train mix their data, got {got!r}. Use limit or patient_fraction."
@@ -127,7 +128,7 @@ def _data(around: RecipeContext, stage: Mapping[str, Any], form: Any, at: Path) 
             yield here, f"task is missing: a {kind} stage asks something about each case."
         if isinstance(task, str) and task:
             yield from _task(around, task, view, here)
-            if form.traits.measures and task in asked:
+            if (form.traits.measures or at[-1] == "evaluate") and task in asked:
                 text = f"{task!r} is asked above too, and a stage's results are told apart by their tasks."
                 yield (*here, "task"), f"{text} Give this one a table and a name of its own: [task.<name>]."
             asked.add(task)
@@ -151,6 +152,33 @@ def _task(around: RecipeContext, task: str, view: Any, here: Path) -> Found:
         text = f"task {task!r} asks for slice numbers, but view {view!r} does not show any."
         fitting = [row.name for row in offers("view") if _tags(row.name)]
         yield (*here, "task"), f"{text} Views that do: {', '.join(fitting) or 'none is installed'}."
+
+
+def unmeasured(table: Mapping[str, Any], at: Path, around: RecipeContext) -> Found:
+    """Find the data entries of a table that nothing can measure."""
+    for index, name in named_evaluations(table, around):
+        here = (*at, "data", index)
+        if not name:
+            listing = ", ".join(sorted({row.name for row in offers("evaluation")}))
+            text = f"task {table['data'][index].get('task')!r} names no evaluation, so its answers cannot"
+            yield here, f"{text} be measured. Write evaluation = '…' in this entry. Installed: {listing}."
+            continue
+        try:
+            find("evaluation", name)
+        except PluginError as cause:
+            yield (*here, "evaluation"), str(cause)
+
+
+def named_evaluations(table: Mapping[str, Any], around: RecipeContext) -> list[tuple[int, str]]:
+    """Return the evaluation of each data entry whose task can be found, by the entry's number."""
+    result = []
+    for index, use in enumerate(as_tables(table.get("data"))):
+        if isinstance(use.get("task"), str):
+            component = around.table("task", use["task"]).get("use", use["task"])
+            with contextlib.suppress(PluginError):  # reported where the task is named
+                task = component_class(find("task", str(component)).load())
+                result.append((index, str(use.get("evaluation") or getattr(task, "evaluation", ""))))
+    return result
 
 
 def _tags(view: str) -> bool:

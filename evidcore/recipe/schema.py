@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 from evidcore.case import Split
 from evidcore.registry import find
 from evidcore.registry.factory import named_offer
-from evidcore.registry.signature import Kind
+from evidcore.registry.signature import Kind, component_class
 
 Table = Mapping[str, Any]
 USUAL_LANGUAGE = "pretrained"  # the component of a `[model] language` table without `use`
@@ -113,6 +113,11 @@ class Recipe:
     def stage_names(self) -> tuple[str, ...]:
         """Return the folder names of all stages, in order."""
         return tuple(self.stage_name(place) for place in range(len(self.stages)))
+
+    def evaluation_of(self, use: DataUse) -> str:
+        """Return the evaluation that measures a data entry: the one that it names, or its task does."""
+        task = component_class(find("task", str(self.tasks[use.task]["use"])).load())
+        return str(use.evaluation or task.evaluation)
 
     @property
     def line(self) -> dict[int, Any]:

@@ -107,11 +107,6 @@ class Form:
         self.leaves_open = False  # a stage's: it may hold keys that its other values name
 
     @functools.cached_property
-    def opened(self) -> Form:
-        """The form of a table that holds more keys, which cannot be told."""
-        return Form(self.known, is_component=self.is_component, is_open=True)
-
-    @functools.cached_property
     def adapter(self) -> TypeAdapter[Any]:
         """The model."""
         config = ConfigDict(extra="ignore" if self.is_open else "forbid", strict=True)

@@ -359,14 +359,14 @@ def check_start(groups: Sequence[Sequence[float]], most: float) -> Checked:
 
 
 def cancelling(figures: Mapping[str, float]) -> str:
-    """Say which rewards differ within groups of equal totals at a step, by its `figures`; empty: none do."""
+    """Say why groups have equal totals at a step, by its `figures`: answers are cut off, rewards cancel."""
     if figures["dead_groups"] < MOST_DEAD:
         return ""
-    shares = {
-        key.partition("/")[2]: value for key, value in figures.items() if key.startswith("dead_groups/")
-    }
-    differ = [repr(name) for name, share in shares.items() if share < MOST_DEAD]
-    return f"; rewards {' and '.join(differ)} differ and cancel each other" if len(differ) > 1 else ""
+    shares = {key: share for key, share in figures.items() if key.startswith("dead_groups/")}
+    differ = [repr(key.partition("/")[2]) for key, share in shares.items() if share < MOST_DEAD]
+    cut = figures.get("cut_off", 0.0)
+    says = f"; rewards {' and '.join(differ)} differ and cancel each other" if len(differ) > 1 else ""
+    return says + (f"; {100 * cut:.0f} % of the answers are cut off" if cut >= MOST_DEAD else "")
 
 
 def most_of(rewards: Sequence[NamedReward]) -> float:

@@ -31,8 +31,7 @@ from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.shared_policy import Opener
-from evidcore.train.sampler import RolloutPolicy
-from evidcore.train.settings import dtype_of_products
+from evidcore.train.settings import policy_of
 
 UNKNOWN_TEXT_WIDTH = 64  # the bridge is built at this width where the language model's is not known
 
@@ -202,13 +201,8 @@ class Context(StageContext):
         """Return a policy that this process answers alone, as the stage that trained it has it answer."""
         trained_by = self._before.trained_by
         before = StageOutputs(model=self._before.arms[arm]) if arm else self._before
-        model, processor = current_model(self._assembly, before)
-        strategy = None if trained_by is None else trained_by.strategy(self)
-        given: dict[str, Any] = {"prompts_per_pass": prompts_per_pass, "seed": self.recipe.seed}
-        given["dtype"] = dtype_of_products(getattr(trained_by, "trl", {}))
-        if strategy is None:
-            return VLMPolicy(model, processor, **given)
-        return RolloutPolicy(model, processor, strategy, **given)
+        model = current_model(self._assembly, before)
+        return policy_of(trained_by, self, *model, prompts_per_pass=prompts_per_pass)
 
     def bind_policy(self, policy: Policy) -> None:
         self._assembly.policy.bind(lambda: policy)

@@ -226,7 +226,7 @@ def dry_run(recipe: Recipe) -> DryRun:
             strategy = None if trained_by is None else trained_by.strategy(context)
         except EvidError as cause:
             wrong.append(str(cause))
-        for where, use in _entries(stage, name):
+        for where, use, most in _entries(stage, name):
             if use.dataset in absent:
                 continue
             try:
@@ -239,9 +239,6 @@ def dry_run(recipe: Recipe) -> DryRun:
                 if stage.traits.compares and seen.patients < 2:
                     text = f"its questions are about {seen.patients} patient, and an audit compares patients"
                     wrong.append(f"{where}: {text}. Take data of at least two.")
-                most = stage.workload().answers_tokens
-                if not any(use is entry for entry in stage.data):
-                    most = None  # what is replayed is not written
                 wrong += _too_long(seen, most, where, holds)
                 if use.task and (use, most) not in looked:
                     looked.add((use, most))
@@ -290,11 +287,16 @@ def _mismatches(
     yield from encoder.mismatches(published, sizes)
 
 
-def _entries(stage: Stage, name: str) -> Iterator[tuple[str, DataUse]]:
-    """Yield a stage's data entries and where they stand: in `data`, or in its replay."""
-    yield from ((f"{name}.data[{number}]", use) for number, use in enumerate(stage.data))
-    inner = stage.data_uses()[len(stage.data) :]
-    yield from ((f"{name}.replay.data[{number}]", use) for number, use in enumerate(inner))
+def _entries(stage: Stage, name: str) -> Iterator[tuple[str, DataUse, int | None]]:
+    """Yield where a stage's data entries stand, the entries, and how many tokens are written to each.
+
+    None: gold answers are read, as those of rows that are replayed.
+    """
+    most = stage.workload().answers_tokens
+    yield from ((f"{name}.data[{number}]", use, most) for number, use in enumerate(stage.data))
+    for key, inner in vars(stage).items():
+        for number, use in enumerate(getattr(inner, "data", ())):
+            yield f"{name}.{key}.data[{number}]", use, getattr(inner, "max_new_tokens", None)
 
 
 def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:

@@ -1,13 +1,12 @@
 """Stage `fit`: train one component on its own, where it offers that."""
 
 import dataclasses
-import inspect
 import itertools
 import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from evidcore.contracts import Stage, StageContext, StageResult, StageTraits, Workload
+from evidcore.contracts import FitData, Stage, StageContext, StageResult, StageTraits, Workload
 from evidcore.contracts.stage import Dependencies, Key, Problems
 from evidcore.errors import PluginError, did_you_mean
 from evidcore.recipe.schema import RecipeContext, Table
@@ -100,11 +99,11 @@ class Fit(Stage):
     def run(self, context: StageContext) -> StageResult:
         """Train the component on the training cases, choose on the validation cases of the same data sets."""
         component: Any
-        given: dict[str, Any] = {}
+        text: dict[str, Any] = {}
         if self.component == LANGUAGE:
             component = context.language
             asked = [use for use in self.data if use.task]
-            given = {
+            text = {
                 "tasks": {use.task: context.tasks[use.task] for use in asked},
                 "shares": {use.task: use.sampling_weight for use in asked},
                 "view": context.view,
@@ -126,10 +125,8 @@ class Fit(Stage):
             step = next(steps)
             context.announce.step_finished(int(figures.get("step", step)), figures)
 
-        asked_for = inspect.signature(component.fit).parameters  # left of `*`
-        more = {name: value for name, value in given.items() if name in asked_for}
         values = arguments(component.fit, self.options, self.component)
-        component.fit(train, validation, folder, context.recipe.seed, log, **more, **values)
+        component.fit(FitData(train, validation, folder, context.recipe.seed, log, **text), **values)
         return StageResult(figures=json.loads((folder / "fit.json").read_text(encoding="utf-8")))
 
 

@@ -14,7 +14,7 @@ from evidcore.contracts.judging import Checked
 from evidcore.contracts.stage import Key, Problems
 from evidcore.errors import EvidError, RecipeError, did_you_mean
 from evidcore.prompts.rows import PromptSource
-from evidcore.recipe.schema import DataUse, RecipeContext, Table
+from evidcore.recipe.schema import RecipeContext, Table
 from evidcore.registry import Offer, blame, watch
 from evidcore.registry.factory import Kind, named_offer, offer_of
 from evidcore.reward.composer import NamedReward
@@ -39,10 +39,6 @@ class Grpo(GrpoSettings, TrainingStage):
     )
 
     trainer: ClassVar[str] = "grpo"
-
-    def data_uses(self) -> tuple[DataUse, ...]:
-        """Return the data entries, those that are replayed among them."""
-        return self.data if self.replay is None else (*self.data, *self.replay.data)
 
     @classmethod
     def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
@@ -179,6 +175,7 @@ class Grpo(GrpoSettings, TrainingStage):
             model, processor, source, self.rewards(context), self, context.folder / "checkpoint",
             seed=seed, announce=context.announce, strategy=strategy, resume=context.resume,
             replay=replay, engine=self.engine(context),
+            measure=self.measurement(context, model, processor),
         )  # fmt: skip
         outcomes = {item.check: item.outcome for item in audited if not item.reward}
         return StageResult(figures={**figures, "reward_audit": outcomes})

@@ -3,19 +3,34 @@
 import dataclasses
 import importlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
-from evidcore.contracts import RolloutStrategy, Stage, StageContext, StageTraits, Workload
+from evidcore.compute.processes import processes
+from evidcore.contracts import (
+    Answers,
+    EvalOptions,
+    Evaluation,
+    RolloutStrategy,
+    Stage,
+    StageContext,
+    StageTraits,
+    Workload,
+)
 from evidcore.contracts.stage import Key, Lora, Problems
+from evidcore.errors import RecipeError, did_you_mean
+from evidcore.model.policy import VLMPolicy
 from evidcore.prompts.rows import PromptSource, Volumes, prompt_sets
-from evidcore.recipe import trl_fields
+from evidcore.recipe import Recipe, trl_fields
+from evidcore.recipe.order import as_tables, unmeasured
 from evidcore.recipe.schema import DataUse, RecipeContext, Table
 from evidcore.registry.factory import Kind
 from evidcore.train.fit import named_data
+from evidcore.train.sampler import RolloutPolicy
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +57,18 @@ class Replay:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluating:
+    """Questions about patients of the validation split, which the model is asked every so many steps."""
+
+    data: Annotated[tuple[DataUse, ...], MinLen(1)]
+    every_steps: Annotated[int, Ge(1)] = 50
+    max_new_tokens: Annotated[int, Ge(1)] = 256
+    figure: str = ""  # "<task>/<headline of its evaluation>", of the best; empty: that of the first entry
+    keep: Literal["last", "best"] = "last"  # the model that the stage leaves
+    stop_after: Annotated[int, Ge(0)] = 0  # measurements on end without gain; 0: never
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingKeys:
     """Keys of every stage that trains the whole model."""
 
@@ -53,6 +80,7 @@ class TrainingKeys:
     save_every_steps: Annotated[int, Ge(1)] = 50
     pixel_check_every_steps: Annotated[int, Ge(0)] = 100  # of the pixel-flow proof; 0: at the start alone
     lora: Lora | None = None
+    evaluate: Evaluating | None = None
     trl: Table = dataclasses.field(default_factory=dict)  # fields of SFTConfig or GRPOConfig
 
     @property
@@ -84,12 +112,21 @@ class GrpoSettings(TrainingKeys):
     temperature: Annotated[float, Gt(0)] = 1.0
     max_new_tokens: Annotated[int, Ge(1)] = 256
     replay: Replay | None = None
+    collapse: Literal["warn", "stop"] = "warn"  # where answers, format or rewards collapse: end the stage
 
     @property
     def limits(self) -> tuple[tuple[str, float], ...]:
         """Return what leaves tokens out when answers are sampled, by its field of trl."""
         none = {"top_k": (None, 0), "top_p": (None, 1.0), "min_p": (None, 0.0)}
         return tuple((key, self.trl[key]) for key in none if self.trl.get(key) not in none[key])
+
+
+def policy_of(by: Stage | None, context: StageContext, model: Any, processor: Any, **given: Any) -> VLMPolicy:
+    """Return a policy over a model that answers as the stage `by` which it was trained has it answer."""
+    given |= {"seed": context.recipe.seed, "dtype": dtype_of_products(getattr(by, "trl", {}))}
+    if by is None or (strategy := by.strategy(context)) is None:
+        return VLMPolicy(model, processor, **given)
+    return RolloutPolicy(model, processor, strategy, **given)
 
 
 def _texts(given: Any) -> list[str]:
@@ -117,10 +154,51 @@ class TrainingStage(TrainingKeys, Stage):
         sets = prompt_sets(context, data)
         return PromptSource(sets, seed=context.recipe.seed, volumes=self.volumes, in_turn=in_turn)
 
+    def evaluation(self, use: DataUse, context: StageContext) -> Evaluation[Any]:
+        """Return what measures a data entry of `evaluate`."""
+        table = {"use": context.recipe.evaluation_of(use)}
+        built: Evaluation[Any] = context.component("evaluation", table, "evaluate")
+        return built
+
+    def components(self, recipe: Recipe) -> Iterator[tuple[str, Any]]:
+        """Yield what measures between steps too."""
+        yield from super().components(recipe)
+        for use in () if self.evaluate is None else self.evaluate.data:
+            yield "evaluation", {"use": recipe.evaluation_of(use)}
+
+    def measurement(self, context: StageContext, *model: Any) -> Callable[[], dict[str, float]] | None:
+        """Return what asks a model and its processor, as they stand, what `evaluate` names; None: nothing.
+
+        It is called in every process, each of which asks its share, and returns the same figures in all: by
+        "<task>/<metric>", the headline of the first entry before the others.
+        """
+        if (keys := self.evaluate) is None:
+            return None
+        policy = policy_of(self, context, *model)
+        asking = EvalOptions(max_new_tokens=keys.max_new_tokens, seed=context.recipe.seed)
+        asked = [(use.task, context.prompts(use), self.evaluation(use, context)) for use in keys.data]
+
+        def measure() -> dict[str, float]:
+            figures: dict[str, float] = {}
+            for name, prompts, evaluation in asked:
+                task, mine = context.tasks[name], prompts[processes().block(len(prompts))]
+                shares = processes().gather([*evaluation.answer(policy, mine, task, asking)] if mine else [])
+                if processes().is_first:
+                    said = [answer for share in shares for answer in share]
+                    [result] = evaluation.score([Answers(prompts, said)], task, name)
+                    figures[f"{name}/{evaluation.headline}"] = fmean(result.values(evaluation.headline))
+                    for row in result.rows():
+                        figures |= {} if row.value is None else {f"{name}/{row.metric}": row.value}
+            return processes().share(figures)
+
+        return measure
+
     def _workload(self, text: str, *, also: str = "", **own: Any) -> Workload:
         """Return what both trainers say alike, and what is a stage's own; `also` ends the card's sentence."""
         lora = "" if self.lora is None else f", LoRA of rank {self.lora.rank}"
         how = f"{self.steps} steps, {self.optimizer}{lora}{also}"
+        if self.evaluate is not None and self.evaluate.keep == "best":
+            how += f"; the best of {-(-self.steps // self.evaluate.every_steps)} measurements kept"
         return Workload(
             text=text + lora,
             summary=f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {how}",
@@ -148,6 +226,16 @@ class TrainingStage(TrainingKeys, Stage):
         Warns of bfloat16 on a CPU that has no instructions for it.
         """
         self.strategy(context)
+        if (keys := self.evaluate) is not None:
+            built = {use.task: self.evaluation(use, context) for use in keys.data}
+            known = [f"{task}/{item.headline}" for task, item in built.items()]
+            if keys.figure and keys.figure not in known:
+                text = f"must be one of {', '.join(known)}, got {keys.figure!r}"
+                raise RecipeError(
+                    f"{context.where}.evaluate.figure: {text}.{did_you_mean(keys.figure, known)}"
+                )
+            for item in () if context.is_dry_run else built.values():
+                item.ready()
         is_slow = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX", "AVX2")
         if self.trl.get("bf16") and is_slow and not torch.cuda.is_available():
             says = "this CPU has no instructions for bfloat16, which then takes many times as long as float32"
@@ -188,6 +276,12 @@ class TrainingStage(TrainingKeys, Stage):
             if "language" in {*train} - {*parts}:
                 text = "beside adapters the language model is not trained in full."
                 yield (*at, "lora", "parts"), f"{text} Add 'language', or take it out of train."
+        if isinstance(asked := table.get("evaluate"), Mapping):
+            yield from unmeasured(asked, (*at, "evaluate"), around)
+            for index, use in enumerate(as_tables(asked.get("data"))):
+                if use.get("split", "train") == "train":
+                    text = "would measure on patients that are learnt from. Write split = 'validation'."
+                    yield (*at, "evaluate", "data", index, "split"), text
         if table.get("momentum") is not None and table.get("optimizer") != "muon":
             text = "is Muon's. Leave it out, or write optimizer = 'muon'; AdamW's betas are fields of trl."
             yield (*at, "momentum"), text

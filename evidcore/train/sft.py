@@ -47,5 +47,6 @@ class Sft(SftSettings, TrainingStage):
             model, processor, source, self, context.folder / "checkpoint", seed=context.recipe.seed,
             announce=context.announce, resume=context.resume, reweighter=reweighter,
             offer=offer_of(reweighter), strategy=self.strategy(context),
+            measure=self.measurement(context, model, processor),
         )  # fmt: skip
         return StageResult(figures=figures)

@@ -90,7 +90,7 @@ class Words:
         if table.get("width") == 64:
             yield "", "is too wide for the stub."
 
-    def fit(self, train, validation, folder, seed, log, *, steps: Annotated[int, Ge(1)] = 3) -> None: ...
+    def fit(self, given, *, steps: Annotated[int, Ge(1)] = 3) -> None: ...
 
     load = fit
 
@@ -104,7 +104,7 @@ class Eye:
     def __init__(self, *, depth: Annotated[int, Ge(1)] = 2) -> None: ...
 
     def fit(
-        self, train, validation, folder, seed, log, *, steps: Annotated[int, Ge(1)] = 30,
+        self, given, *, steps: Annotated[int, Ge(1)] = 30,
         learning_rates: Mapping[str, float] = {}, reading: Annotated[Reading, InlineOptions],
     ) -> None: ...  # fmt: skip
 
@@ -150,7 +150,7 @@ class Book:
 class Grow:
     def __init__(self, *, seeds: int = 1) -> None: ...
 
-    def fit(self, train, validation, folder, seed, log, *, steps: Annotated[int, Ge(1)] = 30) -> None: ...
+    def fit(self, given, *, steps: Annotated[int, Ge(1)] = 30) -> None: ...
 
     load = fit
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from evidcore_plugin_lab.ablation.definition import load_ablation
+from evidcore_testing.recipes import replaced
 
 from evidcore.cli.show import recipe_schema
 from evidcore.errors import EvidError
@@ -70,23 +71,11 @@ def without_place(text, folder):
 
 
 def told(mistake, folder):
-    """Return what is printed of a mistake: where nothing was read before, and where it differs, again."""
-    text = mistake.get("file", TEXT)
-    for old, new in mistake.get("change", ()):
-        assert old in text, old
-        text = text.replace(old, new, 1)
+    """Return what is printed of a mistake; of none, the resolved recipe's lines that the base has not."""
     path = folder / "golden.toml"
-    path.write_text(text, encoding="utf-8")
-    with tempfile.TemporaryDirectory() as cache, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EVID_CACHE", cache)
-        cold, warm = (answer(path, mistake.get("set", ()), folder) for _ in range(2))
-    return cold if cold == warm else f"{cold}\nagain, {warm}"
-
-
-def answer(path, overrides, folder):
-    """Return the message, or the resolved recipe's lines that the base has not."""
+    path.write_text(replaced(mistake.get("file", TEXT), *mistake.get("change", ()), count=1), "utf-8")
     try:
-        recipe = load(path, overrides)
+        recipe = load(path, mistake.get("set", ()))
     except Exception as cause:  # what is no EvidError would be a mistake of ours
         kind = type(cause).__name__ if isinstance(cause, EvidError) else f"a crash, {type(cause).__name__}"
         return f"{kind}: {without_place(str(cause), folder)}"

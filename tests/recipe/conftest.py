@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from evidcore_testing.recipes import recipe_text
+from evidcore_testing.recipes import recipe_text, replaced
 
 CHOICE = {"dataset": "chest", "task": "choice"}
 TEXT = recipe_text(
@@ -23,12 +23,8 @@ def write(tmp_path):
     """Return a function that writes the recipe with pieces replaced."""
 
     def put(*pairs: tuple[str, str]) -> Path:
-        text = TEXT
-        for old, new in pairs:
-            assert old in text, old
-            text = text.replace(old, new)
         path = tmp_path / "tiny.toml"
-        path.write_text(text, encoding="utf-8")
+        path.write_text(replaced(TEXT, *pairs), encoding="utf-8")
         return path
 
     return put

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from evidcore.runs.folder import read_lines
+from evidcore.runs.folder import RunFolder, read_lines
 
 pytestmark = pytest.mark.slow
 
@@ -34,3 +34,28 @@ def test_two_processes_measure_what_was_trained_in_bfloat16(evid, done):
     changes = ("--set", "stage.sft.trl={ bf16 = true }", "--set", "stage.grpo.trl={ bf16 = true }")
     evid("run", evid.recipe, "--out", "rounded", *changes, program=TWO)
     assert (evid.newest("rounded") / "results" / "05-evaluate.json").is_file()
+
+
+def test_the_last_measurement_while_training_is_what_an_evaluate_stage_says(evid, done):
+    asked = '[{ dataset = "chest", task = "choice", split = "validation" }]'
+    keys = f"stage.grpo.evaluate={{ data = {asked}, every_steps = 4, max_new_tokens = 24 }}"
+    for out, program in (("one", ("-m", "evidcore")), ("both", TWO)):
+        evid(
+            "run",
+            evid.recipe,
+            "--out",
+            out,
+            "--set",
+            keys,
+            "--set",
+            f"stage.evaluate.data={asked}",
+            program=program,
+        )
+        folder = evid.newest(out)
+        lines = [line for line in read_lines(folder / "metrics.jsonl") if "evaluate_s" in line]
+        assert [(line["stage"], line["step"]) for line in lines] == [("04-grpo", 4), ("04-grpo", 6)]
+        rows = RunFolder(folder).result("05-evaluate")["rows"]
+        figures = {f"eval/{row['name']}/{row['metric']}": row["value"] for row in rows}
+        measured = {name: value for name, value in lines[-1].items() if name.startswith("eval/")}
+        assert "eval/choice/strict_accuracy" in measured
+        assert measured == {name: figures[name] for name in measured}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from evidcore_plugin_lab.ablation.cells import planned_inputs
-from evidcore_testing.recipes import stage_text
+from evidcore_testing.recipes import replaced, stage_text
 
 from evidcore.data import content
 from evidcore.recipe import load
@@ -52,12 +52,8 @@ EDITED = {  # the stages whose own inputs change, or that start from a stage who
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory, recipe_text):
-    text = recipe_text + AUDIT
-    for old, new in CHANGED:
-        assert old in text, old
-        text = text.replace(old, new)
     file = tmp_path_factory.mktemp("inputs") / "tiny.toml"
-    file.write_text(text, encoding="utf-8")
+    file.write_text(replaced(recipe_text + AUDIT, *CHANGED), encoding="utf-8")
     return file
 
 

@@ -1,7 +1,4 @@
 import dataclasses
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ import torch
 from evidcore_plugin_encoders.testing import VIEW, seeing_vlm, tiny_vlm
 from evidcore_testing.checks_reward import Letters
 from evidcore_testing.fixtures import language_folder as language_folder
+from evidcore_testing.fixtures import torchrun as torchrun
 from evidcore_testing.fixtures import volume_cases
 from evidcore_testing.models import tiny_vision_language
 from transformers import AutoModelForImageTextToText
@@ -115,7 +113,7 @@ def qwen(folder: Path, kind: str, **given: Any) -> tuple[VolumeVLM, VolumeProces
 
 
 # arguments of a stage that are none of its settings
-GIVEN = {"source", "seed", "strategy", "resume", "engine", "kind", "reweighter"}
+GIVEN = {"source", "seed", "strategy", "resume", "engine", "kind", "reweighter", "measure"}
 
 
 @dataclasses.dataclass
@@ -200,21 +198,3 @@ class Bench:
 @pytest.fixture
 def bench(language_folder, cases, tmp_path) -> Bench:
     return Bench(language_folder, cases, tmp_path)
-
-
-@pytest.fixture
-def torchrun() -> Callable[..., list[str]]:
-    """Return a function that runs a program as so many processes and gives the lines that they print."""
-    chosen = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONWARNINGS": "ignore"}
-    # accelerate's own launcher starts a single process on a CPU machine without MPI
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
-
-    def run(count: int, *words: object) -> list[str]:
-        command = [*launch, str(count), *map(str, words)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, **chosen}, check=False, timeout=600
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout.splitlines()
-
-    return run

@@ -20,6 +20,7 @@ def test_equal_rewards_give_no_gradient_where_beta_is_0_and_are_warned_of(bench,
     assert torch.equal(bench.flat(trained), bench.flat(start))
     (said,) = [item.getMessage() for item in caplog.records if "start policy" in item.getMessage()]
     assert "in 100 % of the groups all answers of the start policy earn the same" in said
+    assert said.endswith("; 100 % of the answers are cut off")
 
 
 def test_volumes_of_the_next_prompts_are_prefetched_while_these_are_answered(bench, monkeypatch):

@@ -10,7 +10,7 @@ more than one that does not.
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,7 @@ def grpo(
     *,
     strategy: RolloutStrategy,
     resume: bool = False,
+    measure: Callable[[], dict[str, float]] | None = None,
     **given: Any,
 ) -> dict[str, Any]:
     """Train `model` in place, save it, with its processor, to `folder`, and return figures of the stage.
@@ -123,12 +124,13 @@ def grpo(
 
     Args: those of `make_trainer`, and
         resume: continue from the last complete checkpoint in `folder/steps` where there is one.
+        measure: gives the figures of `settings.evaluate`.
     """
     stage.check_sharded(settings.trl, WHERE)
     most = settings.max_new_tokens
     check_start(model, processor, source, max_new_tokens=most, strategy=strategy, where=WHERE)
     trainer = make_trainer(model, processor, source, rewards, settings, folder, strategy=strategy, **given)
-    figures = stage.run_trainer(trainer, model, processor, folder, resume=resume)
+    figures = stage.run_trainer(trainer, model, processor, folder, resume=resume, measure=measure)
     failed = {name: total for name, counts in trainer.failed_calls().items() if (total := sum(counts))}
     return {**figures, "failed_calls": failed} if failed else {**figures}
 

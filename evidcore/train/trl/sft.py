@@ -11,7 +11,7 @@ once, and each question sees it and itself alone: loss and gradient are those of
 import functools
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,17 +150,19 @@ def sft(
     *,
     strategy: RolloutStrategy | None = None,
     resume: bool = False,
+    measure: Callable[[], dict[str, float]] | None = None,
     **given: Any,
 ) -> dict[str, float]:
     """Train `model` in place, save it, with its processor, to `folder`, and return figures of the stage.
 
     Args: those of `make_trainer`, and
         resume: continue from the last complete checkpoint in `folder/steps` where there is one.
+        measure: gives the figures of `settings.evaluate`.
     """
     stage.check_sharded(settings.trl, WHERE)
     check_start(model, processor, source, max_new_tokens=0, strategy=strategy, where=WHERE)
     trainer = make_trainer(model, processor, source, settings, folder, strategy=strategy, **given)
-    return stage.run_trainer(trainer, model, processor, folder, resume=resume)
+    return stage.run_trainer(trainer, model, processor, folder, resume=resume, measure=measure)
 
 
 def make_trainer(

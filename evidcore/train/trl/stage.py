@@ -26,10 +26,11 @@ from torch import distributed
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import IntervalStrategy, PrinterCallback, Trainer, TrainerCallback
 from transformers.utils import logging
 
 from evidcore.compute.clock import Clock, clock_for
+from evidcore.compute.processes import rng_preserved
 from evidcore.compute.signals import stop_request
 from evidcore.contracts.stage import EventSink, NullSink
 from evidcore.errors import RecipeError, RunError, is_disk_full
@@ -40,7 +41,7 @@ from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.targets import GivenImages
 from evidcore.proof.flow import prove_images_of_rows
 from evidcore.recipe.trl_fields import DEFAULTS
-from evidcore.train.settings import TrainingKeys, dtype_of_products
+from evidcore.train.settings import Evaluating, TrainingKeys, dtype_of_products
 from evidcore.train.tiny_model import tiny_model
 from evidcore.train.trl.optimizers import with_muon
 from evidcore.train.trl.timing import StepPart, encoding_counted, timed
@@ -114,6 +115,7 @@ class StageTrainer(Trainer):  # type: ignore[misc]
     step_part: str  # in which the clock stands from a step's first pass to its end; methods open others
     optimizer: Any  # made by create_optimizer
     num_iterations: int = 1  # updates on the same answers
+    _measured: Mapping[str, float] = {}  # after the last step
     _proven: int | None = None  # the last step whose passes were proven; set by prove_pixels
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -178,7 +180,35 @@ class StageTrainer(Trainer):  # type: ignore[misc]
             stop_request.signal = int(self.accelerator.gather(signals).max())
             if stop_request.signal:
                 self.control.should_save = self.control.should_training_stop = True
+        self._measured = self._measure() if self.control.should_evaluate else {}  # told with the step's
         super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def evaluate_with(self, measure: Callable[[], dict[str, float]], keys: Evaluating) -> None:
+        """Measure the model every so many steps, and end with the best where it is to be kept."""
+        self.measure, args = measure, self.args
+        args.eval_strategy, args.eval_steps = IntervalStrategy.STEPS, keys.every_steps
+        args.greater_is_better, args.load_best_model_at_end = True, keys.keep == "best"
+
+    @timed("evaluate")
+    def _measure(self) -> dict[str, float]:
+        """Ask the model as it stands; training draws on as it would without."""
+        with rng_preserved(), full_weights(self.vlm):
+            return self.measure()
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Return what was measured after this step, as transformers calls it."""
+        return {f"eval_{name}": value for name, value in self._measured.items()}
+
+    def _determine_best_metric(self, metrics: Any, trial: Any) -> bool:
+        """Save the best, and end after so many measurements without gain."""
+        keys = self.settings.evaluate
+        assert keys is not None  # transformers measures where it is given
+        self.args.metric_for_best_model = keys.figure or next(iter(self._measured))
+        is_best: bool = super()._determine_best_metric(metrics, trial)
+        self.control.should_save |= is_best and self.args.load_best_model_at_end
+        waited = self.state.global_step - (self.state.best_global_step or 0)
+        self.control.should_training_stop |= 0 < keys.stop_after * keys.every_steps <= waited
+        return is_best
 
     @timed("data")
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
@@ -202,9 +232,9 @@ class StageTrainer(Trainer):  # type: ignore[misc]
             raise RunError(f"{self.args.output_dir}: {text} Take a smaller learning rate.")
         super().log(logs, start_time)
         if self.is_world_process_zero() and "loss" in logs:
-            self.announce.step_finished(
-                self.state.global_step, {**self.step_figures(logs), **self.clock.lap()}
-            )
+            measured = {f"eval/{name}": value for name, value in self._measured.items()}
+            figures = {**self.step_figures(logs), **measured, **self.clock.lap()}
+            self.announce.step_finished(self.state.global_step, figures)
 
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return what is told of a step."""
@@ -330,9 +360,10 @@ def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
         result = trainer.train(resume_from_checkpoint=None if start is None else str(start))
     seconds = time.perf_counter() - began
     taken = max(result.global_step - done, 1)
+    best = trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
     return {
         "steps": float(result.global_step), "seconds": seconds, "seconds_per_step": seconds / taken,
-        "loss": float(result.training_loss),
+        "loss": float(result.training_loss), **({} if best is None else {"best_step": float(best)}),
     }  # fmt: skip
 
 
@@ -404,9 +435,17 @@ def gathered(model: VolumeVLM) -> dict[str, torch.Tensor] | None:
 
 
 def run_trainer(
-    trainer: Any, model: VolumeVLM, processor: VolumeProcessor, folder: Path, *, resume: bool
+    trainer: Any,
+    model: VolumeVLM,
+    processor: VolumeProcessor,
+    folder: Path,
+    *,
+    resume: bool,
+    measure: Callable[[], dict[str, float]] | None,
 ) -> dict[str, float]:
     """Train, write the trained model and remove what only a resume needed; return the figures of `train`."""
+    if measure is not None:
+        trainer.evaluate_with(measure, trainer.settings.evaluate)
     try:
         figures = train(trainer, folder, resume=resume)
     finally:

@@ -15,6 +15,8 @@ server of its own is in `_generate_single_turn`, never called.
 import contextlib
 import copy
 import logging
+import operator
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,7 +47,7 @@ from evidcore.prompts.targets import GivenImages
 from evidcore.proof.passes import ANSWER_TOKENS, Proof, prove_groups
 from evidcore.reward import composer
 from evidcore.train.sampler import PolicySampler, parents, run_strategy
-from evidcore.train.settings import TrainingKeys
+from evidcore.train.settings import GrpoSettings
 from evidcore.train.trl import stage
 from evidcore.train.trl.logprobs import Groups, PromptSharing, shared_scores
 from evidcore.train.trl.timing import timed
@@ -149,6 +151,7 @@ def reference_of(model: VolumeVLM, args: GRPOConfig) -> VolumeVLM:
 
 
 DEAD_STEPS = 10  # on end, of which a warning tells
+LAST, LEAST = 3, 5  # steps whose mean is compared with the median of at least so many before them
 FAILED = "failed_calls/"  # trl's metrics of this name are kept in checkpoints
 RENAMED = {name: name for name in ("kl", "entropy", "loss", "grad_norm", "learning_rate")} | {
     "clip_ratio/region_mean": "clipped",
@@ -160,9 +163,38 @@ RENAMED = {name: name for name in ("kl", "entropy", "loss", "grad_norm", "learni
 }
 
 
+def collapsed(history: Sequence[Mapping[str, float]], formats: Sequence[str]) -> dict[str, str]:
+    """Say what changed for the worse in the last steps, {what: sentence}: collapse, or a hacked reward.
+
+    The mean of the last `LAST` steps is held against the median of those before: answers half or twice as
+    long; a reward for format, of `formats`, that fell by three tenths; totals that differ a quarter as much,
+    and are no higher.
+    """
+
+    def change(figure: str) -> tuple[float, float]:
+        values = [line[figure] for line in history if figure in line]
+        if len(values) < LAST + LEAST:
+            return 1.0, 1.0  # too few to tell
+        return statistics.fmean(values[-LAST:]), statistics.median(values[:-LAST])
+
+    result = {}
+    now, before = change("completion_tokens")
+    if not before / 2 <= now <= 2 * before:
+        result["length"] = f"answers have {now:.0f} tokens, and had {before:.0f}"
+    for name in formats:
+        now, before = change(f"rewards/{name}/mean")
+        if now < before - 0.3:
+            result[name] = f"reward {name!r} pays {now:.2f}, and paid {before:.2f}"
+    now, before = change("reward_std")
+    if now < before / 4 and operator.le(*change("reward")):
+        result["spread"] = f"what answers earn differs by {now:.2g}, and did by {before:.2g}"
+    return result
+
+
 class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
     """Trains on groups of answers to prompts of a stream."""
 
+    settings: GrpoSettings
     step_part = "update"
     needs_start = False  # whether the model as it was at the start is asked for even where beta is 0
     _buffered_inputs: Any  # trl's: the answers in use, by micro-batch
@@ -178,7 +210,7 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         *,
         sharing: PromptSharing,
         announce: EventSink,
-        settings: TrainingKeys,
+        settings: GrpoSettings,
         engine: Engine | None = None,
     ) -> None:
         self.announce, self.settings = announce, settings
@@ -192,6 +224,7 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self._ended: list[bool] = []
         self._figures: dict[str, float] = {}
         self._dead_steps = 0  # on end, until now
+        self._collapsed: set[str] = set()  # told
         beta, sync = args.beta, args.sync_ref_model
         peft_config = stage.lora_config(settings, model)
         if peft_config is None:  # with PEFT the reference is the model without its additions
@@ -356,6 +389,7 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         if self.accelerator.num_processes > 1:
             lines, failed = gather_object(lines), gather_object(failed)
         self._figures = composer.figures(lines)
+        self._metrics["train"]["completion_tokens"].append(self._figures["completion_tokens"])
         if self.is_world_process_zero():
             if not failed:
                 self._warn_of_equal_totals(lines)
@@ -379,6 +413,16 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         elif self._dead_steps == DEAD_STEPS:
             says = "steps on end in which nearly all answers to a prompt earn the same: nothing is learnt"
             log.warning("grpo: %d %s%s", DEAD_STEPS, says, differ)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Tell what has collapsed too, once, and end the stage where the recipe says so."""
+        super().log(logs, start_time)
+        formats = [item.name for item in self.judge.rewards if "format" in (item.reward.judges or ())]
+        for figure, says in collapsed(self.state.log_history, formats).items():
+            if figure not in self._collapsed and self.is_world_process_zero():
+                log.warning("grpo: step %d: %s on the mean of %d steps", self.state.global_step, says, LAST)
+            self._collapsed.add(figure)
+            self.control.should_training_stop |= self.settings.collapse == "stop"
 
     def failed_calls(self) -> dict[str, list[float]]:
         """Return for each reward the calls that failed, by step, those before a resume too."""

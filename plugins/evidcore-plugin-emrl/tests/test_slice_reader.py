@@ -12,7 +12,7 @@ from evidcore_testing import check_fit, check_reader
 
 from evidcore.api import Crop, DataError
 from evidcore.case import Drawing
-from evidcore.contracts import ImageQuestion
+from evidcore.contracts import FitData, ImageQuestion
 from evidcore.contracts.model import Fittable
 
 SMALL = {"size_yx": (32, 48), "channels": (12, 24), "windows": ((-50.0, 150.0),)}
@@ -22,7 +22,7 @@ TOLD = "Which findings are seen?"
 @pytest.fixture(scope="module")
 def fitted(discs, tmp_path_factory):
     reader, folder = SliceReader(**SMALL), tmp_path_factory.mktemp("fitted")
-    reader.fit(discs[:50], discs[50:], folder, 3, lambda figures: None, options=ReaderFit(steps=150))
+    reader.fit(FitData(discs[:50], discs[50:], folder, 3, print), options=ReaderFit(steps=150))
     return reader, folder
 
 
@@ -47,7 +47,7 @@ def test_fit_writes_what_it_reaches_by_finding(fitted):
 
 def test_trained_to_answer_by_chance_it_misses_the_lines(discs, tmp_path):
     reader = SliceReader(**SMALL)
-    reader.fit(discs[:20], discs[50:], tmp_path, 3, lambda figures: None, options=ReaderFit(steps=1))
+    reader.fit(FitData(discs[:20], discs[50:], tmp_path, 3, print), options=ReaderFit(steps=1))
     result = json.loads((tmp_path / "fit.json").read_text())["shortfalls"]
     assert any(line.startswith("auc") for line in result)
     assert any(line.startswith("sensitivity") for line in result)
@@ -109,7 +109,7 @@ def test_a_slice_passes_the_network_once_until_there_are_other_weights(fitted, d
     assert passed == [3]
     assert ask(reader, dataclasses.replace(crops[0], blank=True)) == NOTHING
     assert passed == [3, 1]
-    reader.fit(discs[:20], [], tmp_path, 3, lambda figures: None, options=ReaderFit(steps=1))
+    reader.fit(FitData(discs[:20], [], tmp_path, 3, print), options=ReaderFit(steps=1))
     untrained = reader.read(crops)
     reader.load(folder)
     assert [ask(reader, *crops), *(ask(reader, crop) for crop in crops), ask(reader, crops[0])] == first
@@ -156,13 +156,13 @@ def test_data_that_it_cannot_learn_from_is_refused(discs, tmp_path, changed, opt
     cases = [case for case in discs if len(case.masks) == 2][:4]
     cases = [dataclasses.replace(case, **changed) for case in cases]
     with pytest.raises(DataError, match=said):
-        SliceReader(**SMALL).fit(cases, cases, tmp_path, 1, lambda _: None, options=ReaderFit(**options))
+        SliceReader(**SMALL).fit(FitData(cases, cases, tmp_path, 1, print), options=ReaderFit(**options))
 
 
 def test_a_case_that_lacks_the_mask_of_a_finding_is_passed_over(discs, tmp_path):
     cases = [case for case in discs if len(case.masks) == 2][:6]
     bare = dataclasses.replace(cases[0], masks={"cyst": cases[0].masks["cyst"]})
     options = ReaderFit(steps=1, slices_per_step=4)
-    SliceReader(**SMALL).fit([bare, *cases[1:]], [bare], tmp_path, 1, lambda _: None, options=options)
+    SliceReader(**SMALL).fit(FitData([bare, *cases[1:]], [bare], tmp_path, 1, print), options=options)
     figures = json.loads((tmp_path / "fit.json").read_text())
     assert (figures["cases"], figures["validation"]) == (5, None)

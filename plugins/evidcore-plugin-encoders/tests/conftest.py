@@ -3,6 +3,7 @@ from pathlib import Path
 
 import torch
 from evidcore_testing.fixtures import evid as evid
+from evidcore_testing.fixtures import torchrun as torchrun
 from evidcore_testing.fixtures import volume_cases
 from transformers.utils import logging
 

@@ -1,8 +1,6 @@
 """The bridge's tokens are drawn to words of what volumes show."""
 
 import dataclasses
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,12 +125,10 @@ def test_a_run_saves_the_model_with_its_bridge(parts, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_align_as_one_does(tmp_path):
+def test_two_processes_align_as_one_does(tmp_path, torchrun):
     tiny_language(tmp_path / "language")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
-    around = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     for count in (1, 2):
-        subprocess.run([*launch, str(count), __file__, str(tmp_path)], env=around, check=True, timeout=300)
+        torchrun(count, __file__, tmp_path)
     one, two = (torch.load(tmp_path / f"{count}.pt") for count in (1, 2))
     assert one.keys() == two.keys()
     for name, weight in one.items():

@@ -14,6 +14,7 @@ from evidcore_plugin_views.views import Drr, Montage, Video
 from evidcore_testing import volume_case
 
 from evidcore.api import Crop, DataError, Finding, VisualPart, prepare, read, read_mask
+from evidcore.contracts import FitData
 
 GRID = (8, 8, 8)
 SMALL = {"size_zyx": (16, 32, 32), "patch_zyx": (4, 8, 8), "width": 12, "layers": 1, "heads": 2}
@@ -45,7 +46,7 @@ def fit(train, validation, folder, *, supervision=("labels",), structures=(), se
     log = []
     model = model or encoder()
     options = EncoderFit(supervision=supervision, structures=structures, **(OPTIONS | changes))
-    fit_encoder(model, train, validation, folder, seed, log.append, options)
+    fit_encoder(model, FitData(train, validation, folder, seed, log.append), options)
     return model, log
 
 

@@ -12,6 +12,7 @@ from evidcore_testing.checks_model import check_encoder
 from evidcore_testing.data import volume_case
 from safetensors.torch import load_file, save_file
 
+from evidcore.contracts import FitData
 from evidcore.errors import PluginError, RecipeError, RunError
 
 # convolutions; a plain transformer with a class token; windows and channels last
@@ -106,7 +107,7 @@ def test_a_fit_starts_from_the_named_weights(download, tmp_path):
     encoder = tiny(pretrained=str(download), size=32, slices=2)
     cases = [volume_case(tmp_path / "data", seed) for seed in range(4)]
     options = replace(FIT, steps=1, cases_per_step=4, learning_rate=1e-9)
-    encoder.fit(cases, cases, tmp_path / "fit", 0, lambda figures: None, options=options)
+    encoder.fit(FitData(cases, cases, tmp_path / "fit", 0, print), options=options)
     published = load_file(download / "model.safetensors")
     weight = dict(encoder.body.named_parameters())["conv1.0.weight"].detach()
     torch.testing.assert_close(weight, published["conv1.0.weight"])

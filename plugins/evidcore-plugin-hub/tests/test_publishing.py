@@ -10,6 +10,7 @@ from evidcore_plugin_hub.new import write_package
 from evidcore_plugin_hub.plugin import publishing
 from evidcore_plugin_hub.plugin.manifest import FILE, differences, read_manifest
 from evidcore_plugin_hub.plugin.wheel import open_wheel
+from evidcore_testing.recipes import replaced
 
 from evidcore.errors import PluginError
 
@@ -107,11 +108,7 @@ def test_what_may_be_of_patients_is_refused_wherever_it_lies(folder, path, conte
 
 
 def change(file, *pairs):
-    text = file.read_text()
-    for old, new in pairs:
-        assert old in text
-        text = text.replace(old, new)
-    file.write_text(text)
+    file.write_text(replaced(file.read_text(), *pairs))
 
 
 @pytest.mark.parametrize(

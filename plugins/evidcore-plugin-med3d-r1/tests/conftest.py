@@ -1,1 +1,2 @@
+from evidcore_testing.fixtures import torchrun as torchrun
 from evidcore_testing.fixtures import written as written

@@ -1,9 +1,6 @@
 """The anchor is taken once and then stays: saved, loaded, trained around, and sharded around."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,15 +72,10 @@ def test_training_the_whole_model_by_rewards_moves_the_embeddings_and_not_the_an
 
 
 @pytest.mark.slow
-def test_two_shards_hold_the_same_anchor_while_the_embeddings_move(made, tmp_path):
+def test_two_shards_hold_the_same_anchor_while_the_embeddings_move(made, tmp_path, torchrun):
     model, processor, _ = made
     assemble.save(model, processor, tmp_path / "saved")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launch, PROGRAM, tmp_path / "saved", tmp_path],
-        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun(2, PROGRAM, tmp_path / "saved", tmp_path)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first["loss"] == second["loss"] == pytest.approx(first["loss_of_the_whole_model"], rel=1e-5)
     for rank in (first, second):

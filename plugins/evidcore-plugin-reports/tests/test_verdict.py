@@ -8,6 +8,7 @@ from evidcore_testing.data import volume_case
 from evidcore.api import Case, Finding, Span, VisualPart
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
+from evidcore.errors import RecipeError
 
 STATES = {
     "lung nodule": "present",
@@ -101,3 +102,8 @@ def test_the_last_pattern_that_matches_weighs_a_token():
     weigh = Emphasis(words={"lung nodule": 2, "nodule present": 5})
     assert weigh("lung nodule present", (), [(0, 4), (4, 11), (11, 19), (19, 19)]) == [2, 5, 5, 1]
     assert weigh("lung", (Span(start=0, end=2, label="given"),), [(0, 4)]) == [0]
+
+
+def test_words_that_take_too_long_to_find_are_refused():
+    with pytest.raises(RecipeError, match=r"emphasis: finding words takes over 1 s on one answer\. Write no"):
+        Emphasis(words={"((([a-z ]+)+)+)+[0-9]{7}$": 1})("lung nodule present " * 20, (), [(0, 4)])

@@ -14,7 +14,7 @@ from evidcore_testing.data import save_nifti
 from safetensors.torch import load_file, save_file
 
 from evidcore.api import Box, Case, DataError, MaskRef, VolumeRef, read, read_mask
-from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest
+from evidcore.contracts import BoxPrompt, FitData, MaskPrompt, MaskRequest
 from evidcore.contracts.model import Fittable
 from evidcore.data.masks import dice
 
@@ -51,7 +51,7 @@ def balls(tmp_path_factory):
 def fitted(balls, tmp_path_factory):
     segmenter, folder, logged = SlicePropagator(**SMALL), tmp_path_factory.mktemp("fitted"), []
     options = PropagatorFit(steps=110, objects_per_step=4)
-    segmenter.fit(balls[:6], balls[6:], folder, 3, logged.append, options=options)
+    segmenter.fit(FitData(balls[:6], balls[6:], folder, 3, logged.append), options=options)
     return segmenter, folder, logged
 
 
@@ -127,14 +127,14 @@ def test_weights_of_another_network_are_named(balls, fitted, tmp_path):
 def test_a_set_without_masks_and_masks_of_another_name_are_refused(balls, tmp_path):
     bare = Case(id="bare", patient=None, volumes=balls[0].volumes)
     with pytest.raises(DataError, match=r"masks are needed, and none of the 1 training cases has any"):
-        SlicePropagator(**SMALL).fit([bare], [], tmp_path, 0, print)
+        SlicePropagator(**SMALL).fit(FitData([bare], [], tmp_path, 0, print))
     liver = PropagatorFit(masks=("liver",))
     with pytest.raises(DataError, match=r"masks called liver are needed, and none of the 2"):
-        SlicePropagator(**SMALL).fit(balls[:2], [], tmp_path, 0, print, options=liver)
+        SlicePropagator(**SMALL).fit(FitData(balls[:2], [], tmp_path, 0, print), options=liver)
     masks = {"ball": MaskRef(path="gone.npz", key="ball")}
     missing = Case(id="lost", patient=None, volumes=balls[0].volumes, masks=masks)
     with pytest.raises(DataError, match=r"gone.npz.*lost"):
-        SlicePropagator(**SMALL).fit([missing], [], tmp_path, 0, print)
+        SlicePropagator(**SMALL).fit(FitData([missing], [], tmp_path, 0, print))
 
 
 def test_options_that_fit_no_network_are_refused():

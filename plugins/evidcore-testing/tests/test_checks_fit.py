@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -10,11 +11,11 @@ from safetensors.torch import load_file, save_file
 class Fitted(TinyEncoder):
     """Two steps of making features small."""
 
-    def fit(self, train, validation, folder, seed, log, *, rate: float = 0.1):
+    def fit(self, given, *, rate: float = 0.1):
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.steps(rate, log)
-        self.write(folder)
+            torch.manual_seed(given.seed)
+            self.steps(rate, given.log)
+        self.write(given.folder)
 
     def steps(self, rate, log):
         for _ in range(2):
@@ -37,20 +38,20 @@ def logging(change):
     return altered(Fitted, steps=lambda self, rate, log: Fitted.steps(self, rate, lambda _: change(log)))
 
 
-def goes_on_drawing(self, train, validation, folder, seed, log):
+def goes_on_drawing(self, given):
     with torch.random.fork_rng(devices=[]):
-        self.steps(0.1, log)
-    self.write(folder)
+        self.steps(0.1, given.log)
+    self.write(given.folder)
 
 
-def sets_the_seed(self, train, validation, folder, seed, log):
-    torch.manual_seed(seed)
-    self.steps(0.1, log)
-    self.write(folder)
+def sets_the_seed(self, given):
+    torch.manual_seed(given.seed)
+    self.steps(0.1, given.log)
+    self.write(given.folder)
 
 
-def knows_no_seed(self, train, validation, folder, seed, log):
-    Fitted.fit(self, [], [], folder, 7, log)
+def knows_no_seed(self, given):
+    Fitted.fit(self, dataclasses.replace(given, seed=7))
 
 
 def loads_half(self, folder):

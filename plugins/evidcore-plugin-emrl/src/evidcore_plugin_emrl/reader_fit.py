@@ -11,7 +11,6 @@ import dataclasses
 import json
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from torch.nn import functional
 
 from evidcore.api import Case, Crop, DataError, read_mask
 from evidcore.compute.loading import share_of_peak
-from evidcore.contracts import FitLog
+from evidcore.contracts import FitData
 from evidcore.data import volume_cache
 from evidcore_plugin_emrl.matched_slices import patient_of
 from evidcore_plugin_emrl.reading_figures import (
@@ -81,31 +80,23 @@ class Slices:
         return len(self.pixels)
 
 
-def fit_reader(
-    reader: SliceReader,
-    train: Sequence[Case],
-    validation: Sequence[Case],
-    folder: Path,
-    seed: int,
-    log: FitLog,
-    options: ReaderFit,
-) -> None:
+def fit_reader(reader: SliceReader, given: FitData, options: ReaderFit) -> None:
     """Train `reader` in place; see `SliceReader.fit`.
 
     Raises:
         DataError: if no case has a mask of a finding, or too few patients are there; says what is needed.
     """
     started = time.monotonic()
-    rng = np.random.default_rng(seed)
-    named = {name for case in train for name in case.present() if name in case.masks}
+    rng = np.random.default_rng(given.seed)
+    named = {name for case in given.train for name in case.present() if name in case.masks}
     findings = options.findings or tuple(sorted(named))
-    cases = [case for case in train if is_known(case, findings)]
+    cases = [case for case in given.train if is_known(case, findings)]
     if not findings or not any(name in case.masks for case in cases for name in findings):
         wanted = f"masks called {', '.join(options.findings)}" if options.findings else "masks of findings"
         raise DataError(
-            f"slice-reader: {wanted} are needed, and none of the {len(train)} training cases has any. Give a "
-            "data set whose findings have masks of the same name, as phantom-abdomen, or take the fit stage "
-            "out."
+            f"slice-reader: {wanted} are needed, and none of the {len(given.train)} training cases has any. "
+            "Give a data set whose findings have masks of the same name, as phantom-abdomen, or take the fit "
+            "stage out."
         )
     learned, held = _split(cases, rng)
     if not held or not learned:
@@ -115,26 +106,26 @@ def fit_reader(
         )
     slices = _read(reader, learned, findings, rng)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(given.seed)
         network = reader.blank_network(len(findings))
-        _train(network, slices, rng, log, options)
+        _train(network, slices, rng, given, options)
     reader.network, reader.findings = network.eval(), tuple(findings)
     reader.thresholds = (0.0,) * len(findings)
     volumes, scores = _scored(reader, held)
     reader.thresholds = tuple(_thresholds(volumes, scores))
-    folder.mkdir(parents=True, exist_ok=True)
-    save_model(network, str(folder / "weights.safetensors"))
+    given.folder.mkdir(parents=True, exist_ok=True)
+    save_model(network, str(given.folder / "weights.safetensors"))
     known = {"findings": findings, "thresholds": reader.thresholds, "network": reader.described()}
-    (folder / "reader.json").write_text(json.dumps(known, indent=2), encoding="utf-8")
+    (given.folder / "reader.json").write_text(json.dumps(known, indent=2), encoding="utf-8")
     figures: dict[str, Any] = {
         "cases": len(cases),
         "slices": len(slices),
         "steps": options.steps,
         "seconds": round(time.monotonic() - started, 1),
-        **_named_without(reader, seed),
-        **validated(reader, validation),
+        **_named_without(reader, given.seed),
+        **validated(reader, given.validation),
     }
-    (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    (given.folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
 
 def validated(reader: SliceReader, cases: Sequence[Case]) -> dict[str, Any]:
@@ -196,7 +187,7 @@ def _measured(
 
 
 def _train(
-    network: nn.Module, slices: Slices, rng: np.random.Generator, log: FitLog, options: ReaderFit
+    network: nn.Module, slices: Slices, rng: np.random.Generator, given: FitData, options: ReaderFit
 ) -> None:
     from evidcore_plugin_emrl.slice_reader import slice_scores
 
@@ -236,7 +227,7 @@ def _train(
         if step % LOG_EVERY_STEPS == 0 or step == options.steps - 1:
             losses = {"loss": loss, "loss_pixels": by_pixel, "loss_slices": by_slice}
             figures = {name: value.item() for name, value in losses.items()}
-            log({"step": step, **figures, "learning_rate": rate})
+            given.log({"step": step, **figures, "learning_rate": rate})
 
 
 def _noise(

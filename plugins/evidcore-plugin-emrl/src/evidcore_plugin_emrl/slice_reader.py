@@ -11,10 +11,10 @@ from annotated_types import Ge, Le
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from evidcore.api import Case, Crop, DataError, EncoderInput, InlineOptions, Reader, prepare
+from evidcore.api import Crop, DataError, EncoderInput, InlineOptions, Reader, prepare
 from evidcore.cache import plain_file
 from evidcore.compute.loading import load_weights
-from evidcore.contracts import FitLog, ImageQuestion
+from evidcore.contracts import FitData, ImageQuestion
 from evidcore.data import read_geometry
 from evidcore.data.stored import unreadable
 from evidcore_plugin_emrl.matched_slices import NOTHING
@@ -130,19 +130,10 @@ class SliceReader(Reader):
         passes = [slice_scores(self.network(some)) for some in torch.split(pixels, SLICES_PER_PASS)]
         return torch.cat(passes)
 
-    def fit(
-        self,
-        train: Sequence[Case],
-        validation: Sequence[Case],
-        folder: Path,
-        seed: int,
-        log: FitLog,
-        *,
-        options: Annotated[ReaderFit, InlineOptions] = FIT,
-    ) -> None:
+    def fit(self, given: FitData, *, options: Annotated[ReaderFit, InlineOptions] = FIT) -> None:
         """Train on the findings' masks, from weights drawn anew from `seed`."""
         self._read.clear()
-        fit_reader(self, train, validation, folder, seed, log, options)
+        fit_reader(self, given, options)
 
     def load(self, folder: Path) -> None:
         words, path = folder / WORDS, folder / WEIGHTS

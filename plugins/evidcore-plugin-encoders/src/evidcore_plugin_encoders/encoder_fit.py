@@ -8,8 +8,7 @@ for the side of each finding. (Stage `linear-probe` tells what is there.)
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,10 +18,10 @@ from jaxtyping import Float, Int
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from evidcore.api import Case, DataError, Encoder, View
+from evidcore.api import DataError, Encoder, View
 from evidcore.compute.clock import Clock, clock_for
 from evidcore.compute.loading import share_of_peak
-from evidcore.contracts import FitLog
+from evidcore.contracts import FitData
 from evidcore.errors import did_you_mean
 from evidcore.evaluate.reference_lines import logistic
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
@@ -64,15 +63,7 @@ class EncoderFit:
     view: View | None = None
 
 
-def fit_encoder(
-    encoder: Encoder,
-    train: Sequence[Case],
-    validation: Sequence[Case],
-    folder: Path,
-    seed: int,
-    log: FitLog,
-    options: EncoderFit,
-) -> None:
+def fit_encoder(encoder: Encoder, given: FitData, options: EncoderFit) -> None:
     """Train `encoder` in place, starting from its present weights.
 
     Nothing is learned from validation cases: they give the figures in `fit.json`, which goes into `folder`
@@ -81,7 +72,7 @@ def fit_encoder(
     Raises:
         DataError: if there are fewer training cases than one step takes, or they lack what is asked for.
     """
-    supervision, structures = options.supervision, options.structures
+    train, supervision, structures = given.train, options.supervision, options.structures
     if len(train) < options.cases_per_step:
         raise DataError(
             f"encoder: {len(train)} training cases, but a step takes cases_per_step = "
@@ -126,9 +117,9 @@ def fit_encoder(
     with clock.part("data"):
         asked: dict[str, Any] = {"structures": structures, "view": options.view}
         known = read_targets(train, encoder, names, masks=masks, voxels=voxels, **asked)
-        held_out = read_targets(validation, encoder, names, masks=False, **asked)
+        held_out = read_targets(given.validation, encoder, names, masks=False, **asked)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(given.seed)
         grid = encoder.grid(known.size_zyx)
         by_patch = (encoder.width, grid, len(known.names))
         by_voxel = (_fine_channels(encoder), grid, len(names))
@@ -136,24 +127,18 @@ def fit_encoder(
             name: OBJECTIVES[name](*(by_voxel if OBJECTIVES[name].of_voxels else by_patch))
             for name in supervision
         }).to(device)
-        _train(encoder, heads, known, seed, log, clock, options)
+        _train(encoder, heads, known, given, clock, options)
     sides = side_accuracy(encoder, known, held_out)
-    folder.mkdir(parents=True, exist_ok=True)
+    given.folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
-    save_file(weights, folder / "weights.safetensors")
-    counts = {"cases": len(train), "steps": options.steps, "validation_cases": len(validation)}
+    save_file(weights, given.folder / "weights.safetensors")
+    counts = {"cases": len(train), "steps": options.steps, "validation_cases": len(given.validation)}
     figures = {**counts, "supervision": list(supervision), "validation_side_accuracy": sides}
-    (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    (given.folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
 
 def _train(
-    encoder: Encoder,
-    heads: nn.ModuleDict,
-    known: Targets,
-    seed: int,
-    log: FitLog,
-    clock: Clock,
-    options: EncoderFit,
+    encoder: Encoder, heads: nn.ModuleDict, known: Targets, given: FitData, clock: Clock, options: EncoderFit
 ) -> None:
     steps, shift_voxels = options.steps, options.shift_voxels
     grid = encoder.grid(known.size_zyx)
@@ -164,7 +149,7 @@ def _train(
         encoder.to(memory_format=torch.channels_last_3d)
     encoder.train()
     heads.train()
-    order = torch.Generator().manual_seed(seed)
+    order = torch.Generator().manual_seed(given.seed)
     for step, rows in enumerate(_batches(len(known.reports), options.cases_per_step, steps, order)):
         learning_rate = options.learning_rate * share_of_peak(step, steps)
         for group in optimizer.param_groups:
@@ -191,7 +176,8 @@ def _train(
             optimizer.step()
         if step % LOG_EVERY_STEPS == 0 or step == steps - 1:
             parts = {f"loss_{name}": value.item() for name, value in losses.items()}
-            log({"step": step, "loss": loss.item(), "learning_rate": learning_rate, **parts, **clock.lap()})
+            rates = {"step": step, "loss": loss.item(), "learning_rate": learning_rate}
+            given.log({**rates, **parts, **clock.lap()})
     encoder.eval()
 
 

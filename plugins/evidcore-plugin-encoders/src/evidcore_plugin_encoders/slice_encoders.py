@@ -20,10 +20,10 @@ from huggingface_hub import try_to_load_from_cache
 from jaxtyping import Float
 from torch import Tensor
 
-from evidcore.api import Case, Encoder, EncoderInput, InlineOptions, Patches
+from evidcore.api import Encoder, EncoderInput, InlineOptions, Patches
 from evidcore.cache import plain_file
 from evidcore.compute.loading import TELLING, load_weights, refuse_random
-from evidcore.contracts import FitLog, Grid
+from evidcore.contracts import FitData, Grid
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
 from evidcore_plugin_encoders.patch_centres import patch_centres
@@ -115,20 +115,11 @@ class SliceEncoder(Encoder):
             buffer.copy_((values if len(values) == len(buffer) else values.mean()).reshape(-1, 1, 1))
         self.weights_loaded.fill_(True)
 
-    def fit(
-        self,
-        train: Sequence[Case],
-        validation: Sequence[Case],
-        folder: Path,
-        seed: int,
-        log: FitLog,
-        *,
-        options: Annotated[EncoderFit, InlineOptions] = FIT,
-    ) -> None:
+    def fit(self, given: FitData, *, options: Annotated[EncoderFit, InlineOptions] = FIT) -> None:
         """Train the model on what is known about the cases, from the named weights if there are any."""
         if not bool(self.weights_loaded):
             self.load_pretrained()
-        fit_encoder(self, train, validation, folder, seed, log, options)
+        fit_encoder(self, given, options)
 
     def load(self, folder: Path) -> None:
         advice = "Fit it anew, or give the encoder the options of then."

@@ -12,9 +12,9 @@ from monai.networks.blocks import Convolution, PatchEmbeddingBlock, ResidualUnit
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.api import Case, EncoderInput, InlineOptions, Patches
+from evidcore.api import EncoderInput, InlineOptions, Patches
 from evidcore.compute.loading import load_weights
-from evidcore.contracts import FitLog, Grid
+from evidcore.contracts import FitData, Grid
 from evidcore.errors import RecipeError
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
 from evidcore_plugin_encoders.patch_centres import PatchEncoder
@@ -227,19 +227,10 @@ class ViT3D(PatchEncoder):
             features = features[:, 1:]
         return features, fine
 
-    def fit(
-        self,
-        train: Sequence[Case],
-        validation: Sequence[Case],
-        folder: Path,
-        seed: int,
-        log: FitLog,
-        *,
-        options: Annotated[EncoderFit, InlineOptions] = FIT,
-    ) -> None:
+    def fit(self, given: FitData, *, options: Annotated[EncoderFit, InlineOptions] = FIT) -> None:
         """Train the encoder on what is known about the cases, from the named weights if there are any."""
         self.load_pretrained()
-        fit_encoder(self, train, validation, folder, seed, log, options)
+        fit_encoder(self, given, options)
 
     def load(self, folder: Path) -> None:
         load_weights(self, folder / WEIGHTS, "Fit it anew, or give the encoder the options that it had then.")

@@ -190,7 +190,7 @@ class _Form(factory.Form):
     def __init__(self, offer: OfferApart) -> None:
         whole = factory.form_of(offer.load(), offer.kind)
         core = {name: item for name, item in whole.keys.items() if name not in whole.known}
-        super().__init__(whole.known, own=core, is_open=True)  # so that nothing keeps its schema
+        super().__init__(whole.known, own=core)
         self._offer, self._core = offer, factory.Form({}, own=core, is_open=True)
         self.schema, self.leaves_open = offer.describe().form, offer.kind == "stage"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from evidcore_testing.recipes import phantoms, recipe_text
+from evidcore_testing.recipes import phantoms, recipe_text, replaced
 
 CHEST = {"dataset": "chest", "task": "choice"}
 RECIPE = recipe_text(
@@ -37,11 +37,7 @@ class Desk:
         return sorted((self.folder / "runs" / "tiny").glob("2*-*"))
 
     def edit(self, *pairs: tuple[str, str]) -> None:
-        text = self.file.read_text(encoding="utf-8")
-        for old, new in pairs:
-            assert old in text, old
-            text = text.replace(old, new)
-        self.file.write_text(text, encoding="utf-8")
+        self.file.write_text(replaced(self.file.read_text("utf-8"), *pairs), encoding="utf-8")
 
     def evid(self, *arguments: object, exit_code: int = 0) -> Result:
         with contextlib.chdir(self.folder):

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from evidcore_plugin_lab.ablation.definition import load_ablation
-from evidcore_testing.recipes import recipe_text
+from evidcore_testing.recipes import recipe_text, replaced
 
 from evidcore.errors import RecipeError
 
@@ -25,11 +25,8 @@ def put(tmp_path):
 
     def to_file(*pairs, text=ABLATION):
         (tmp_path / "tiny.toml").write_text(RECIPE, encoding="utf-8")
-        for old, new in pairs:
-            assert old in text, old
-            text = text.replace(old, new)
         path = tmp_path / "reading.toml"
-        path.write_text(text, encoding="utf-8")
+        path.write_text(replaced(text, *pairs), encoding="utf-8")
         return path
 
     return to_file

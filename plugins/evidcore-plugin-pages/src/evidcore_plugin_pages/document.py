@@ -30,6 +30,7 @@ class Panel(NamedTuple):
 
 
 PANELS = (
+    Panel("Measured between steps", r"eval/(.+)", note="of the validation split"),
     Panel("Loss", r"loss(?:_(\w+))?"),
     Panel("Reward", r"reward(?:/(.+))?", note="mean over answers"),
     Panel("Well-formed answers", r"reward/format", "rate"),

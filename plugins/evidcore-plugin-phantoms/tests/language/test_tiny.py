@@ -14,7 +14,7 @@ from evidcore_testing.data import FINDINGS
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.contracts import Corpus
+from evidcore.contracts import Corpus, FitData
 from evidcore.model.language import Pretrained
 from evidcore.registry.factory import build
 
@@ -71,8 +71,9 @@ def test_noise_blurs_what_stands_for_the_volume_and_nothing_else(model, document
 def fit(cases, folder, **options):
     told = []
     part = Tiny(**SMALL)
-    given = (cases, cases[:2], folder, 7, told.append, TASKS, {}, Volume(), 20, FINDINGS)
-    part.fit(*given, options=TextFit(**{"restarts": 0, **options}))
+    asked = {"tasks": TASKS, "view": Volume(), "image_tokens": 20, "phrases": FINDINGS}
+    given = FitData(cases, cases[:2], folder, 7, told.append, **asked)
+    part.fit(given, options=TextFit(**{"restarts": 0, **options}))
     return part, told
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from evidcore.api import Case, DataError, Segmenter, read_mask
 from evidcore.compute.loading import share_of_peak
-from evidcore.contracts import FitLog
+from evidcore.contracts import FitData
 from evidcore.data import Mask, Volume, volume_cache
 from evidcore.data.masks import dice
 from evidcore_plugin_segmenters.propagation import Frame, Windows, inputs, shown
@@ -79,27 +78,19 @@ class PropagatorFit:
     jitter: Annotated[float, Ge(0), Le(0.5)] = 0.1
 
 
-def fit_propagator(
-    segmenter: SlicePropagator,
-    train: Sequence[Case],
-    validation: Sequence[Case],
-    folder: Path,
-    seed: int,
-    log: FitLog,
-    options: PropagatorFit,
-) -> None:
+def fit_propagator(segmenter: SlicePropagator, given: FitData, options: PropagatorFit) -> None:
     """Train `segmenter` in place; see `SlicePropagator.fit`.
 
     Raises:
         DataError: if no training case has such a mask, or a file cannot be used; names it and the case.
     """
-    rng = np.random.default_rng(seed)
-    named = _named(train, options.masks)
+    rng = np.random.default_rng(given.seed)
+    named = _named(given.train, options.masks)
     if not named:
         wanted = f"masks called {', '.join(options.masks)}" if options.masks else "masks"
         raise DataError(
-            f"slice-propagator: {wanted} are needed, and none of the {len(train)} training cases has any. "
-            f"Give a data set with masks, or take the fit stage out."
+            f"slice-propagator: {wanted} are needed, and none of the {len(given.train)} training cases has "
+            f"any. Give a data set with masks, or take the fit stage out."
         )
     some = [named[place] for place in rng.permutation(len(named))[: options.most_objects]]
     objects: list[Known] = []
@@ -112,13 +103,13 @@ def fit_propagator(
             f"`evid data check`."
         )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(given.seed)
         network = segmenter.blank_network()
-        _train(network, objects, rng, log, options)
+        _train(network, objects, rng, given, options)
     segmenter.network = network.eval()
-    folder.mkdir(parents=True, exist_ok=True)
-    save_model(network, str(folder / "weights.safetensors"))
-    result = _validation_dice(segmenter, validation, options.masks)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    save_model(network, str(given.folder / "weights.safetensors"))
+    result = _validation_dice(segmenter, given.validation, options.masks)
     figures = {
         "cases": len({case.id for case, _ in some}),
         "objects": len(objects),
@@ -126,7 +117,7 @@ def fit_propagator(
         "validation_objects": len(result),
         "validation_dice": float(np.mean(result)) if result else None,
     }
-    (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    (given.folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
 
 def _objects(case: Case, name: str) -> Iterator[tuple[Volume, Mask]]:
@@ -174,7 +165,7 @@ def _train(
     network: nn.Module,
     objects: Sequence[Known],
     rng: np.random.Generator,
-    log: FitLog,
+    given: FitData,
     options: PropagatorFit,
 ) -> None:
     from monai.losses import DiceCELoss
@@ -209,7 +200,7 @@ def _train(
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         if step % LOG_EVERY_STEPS == 0 or step == options.steps - 1:
-            log({"step": step, "loss": loss.item(), "learning_rate": rate})
+            given.log({"step": step, "loss": loss.item(), "learning_rate": rate})
 
 
 def _walk(known: Known, chain: int, rng: np.random.Generator) -> tuple[bool, list[int]]:

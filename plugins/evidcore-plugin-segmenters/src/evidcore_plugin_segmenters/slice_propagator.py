@@ -12,9 +12,9 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from evidcore.api import Case, DataError, InlineOptions, Segmenter, VolumeRef
+from evidcore.api import DataError, InlineOptions, Segmenter, VolumeRef
 from evidcore.compute.loading import load_weights
-from evidcore.contracts import FitLog, SegmenterPrompt, SegmenterSession
+from evidcore.contracts import FitData, SegmenterPrompt, SegmenterSession
 from evidcore.contracts.segmenting import Window
 from evidcore.data import Mask, Volume, volume_cache
 from evidcore.data.stored import unreadable
@@ -78,23 +78,14 @@ class SlicePropagator(Segmenter):
         read = volume_cache.read(volume)
         return PropagatingSession(read, volume.path, self.network, self.size, self.windows)
 
-    def fit(
-        self,
-        train: Sequence[Case],
-        validation: Sequence[Case],
-        folder: Path,
-        seed: int,
-        log: FitLog,
-        *,
-        options: Annotated[PropagatorFit, InlineOptions] = FIT,
-    ) -> None:
+    def fit(self, given: FitData, *, options: Annotated[PropagatorFit, InlineOptions] = FIT) -> None:
         """Train on the masks of cases, from weights drawn anew from `seed`.
 
         A training example is a chain of neighbouring slices, upwards or downwards. It starts with the box on
         the prompted slice, or with the true mask on any slice of the object; from then on the network is
         given its own masks, as when it is used. Chains run past the object's ends, so that it learns to stop.
         """
-        fit_propagator(self, train, validation, folder, seed, log, options)
+        fit_propagator(self, given, options)
 
     def load(self, folder: Path) -> None:
         self.network = self._network_from(folder)

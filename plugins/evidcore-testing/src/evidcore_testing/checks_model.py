@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from evidcore.api import Bridge, Case, Encoder, Patches
-from evidcore.contracts import Grid
+from evidcore.contracts import FitData, Grid
 from evidcore.contracts.model import Fittable
 from evidcore.registry.factory import arguments
 from evidcore_testing.clauses import Clauses
@@ -239,7 +239,7 @@ def check_fit(
         state = torch.random.get_rng_state()
         with check.raises_nothing("cases are fitted", f"{len(train)} cases"):
             own = arguments(component.fit, options or {}, "fit")
-            component.fit(train, validation, place, seed, logged.append, **own)
+            component.fit(FitData(train, validation, place, seed, logged.append), **own)
         same = torch.equal(state, torch.random.get_rng_state())
         check(same, "the random state is left as it was", "torch's has moved")
         try:

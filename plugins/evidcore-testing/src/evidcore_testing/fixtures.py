@@ -130,3 +130,19 @@ def written() -> Callable[..., list[TextSample]]:
         ]
 
     return make
+
+
+@pytest.fixture
+def torchrun(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return a function that runs a program as so many processes and gives the lines that they print."""
+    from torch.distributed.run import main  # accelerate's own launcher starts one process without a GPU
+
+    for name, value in {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}.items():
+        monkeypatch.setenv(name, value)
+
+    def run(count: int, *words: object) -> list[str]:
+        capfd.readouterr()
+        main(["--standalone", f"--nproc_per_node={count}", *map(str, words)])
+        return capfd.readouterr().out.splitlines()
+
+    return run

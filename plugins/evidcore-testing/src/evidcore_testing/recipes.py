@@ -25,6 +25,14 @@ def stage_text(**table: Any) -> str:
     return "\n".join(["[[stage]]", *_lines(table), ""])
 
 
+def replaced(text: str, *pairs: tuple[str, str], count: int = -1) -> str:
+    """Return a text with pieces replaced, each of which it must hold; `count` is that of `str.replace`."""
+    for old, new in pairs:
+        assert old in text, old
+        text = text.replace(old, new, count)
+    return text
+
+
 def phantoms(train: int, validation: int, test: int, **options: Any) -> dict[str, Any]:
     """Give the table of a data set of chest phantoms, so many cases a split."""
     counts = {"train_cases": train, "validation_cases": validation, "test_cases": test}

@@ -14,7 +14,6 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -23,9 +22,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from evidcore.api import Case, InlineOptions, Language, Task, View
+from evidcore.api import Case, InlineOptions, Language
 from evidcore.compute.clock import clock_for
-from evidcore.contracts import Corpus, FitLog
+from evidcore.contracts import Corpus, FitData
 from evidcore_plugin_phantoms.language.documents import Document, DocumentDrawer, shown_ids, vocabulary_texts
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer, spellings
@@ -119,54 +118,35 @@ class Tiny(Language):
         config = tiny_config(tokenizer, **self._shape)
         return tiny_model(config, tokenizer, seed, ordered_numbers=self._ordered_numbers), tokenizer
 
-    def fit(
-        self,
-        train: Sequence[Case],
-        validation: Sequence[Case],
-        folder: Path,
-        seed: int,
-        log: FitLog,
-        tasks: Mapping[str, Task],
-        shares: Mapping[str, float],
-        view: View,
-        image_tokens: int,
-        phrases: Sequence[str],
-        *,
-        options: Annotated[TextFit, InlineOptions] = TEXT_FIT,
-    ) -> None:
+    def fit(self, given: FitData, *, options: Annotated[TextFit, InlineOptions] = TEXT_FIT) -> None:
         """Train on text and write a transformers folder and `fit.json`.
 
         Raises:
             DataError: if a case has no impression, or no task asks anything.
         """
-        cases = [case for case in train if case.present()]
-        corpus = Corpus(lambda: vocabulary_texts(train[:500], tasks, view), tuple(phrases))
-        emphasis = {**dict.fromkeys(spellings(phrases), options.phrase_gain), **(options.emphasis or {})}
+        cases, tasks, view = [case for case in given.train if case.present()], given.tasks, given.view
+        assert view is not None  # as in every fit of a language model
+        corpus = Corpus(lambda: vocabulary_texts(given.train[:500], tasks, view), tuple(given.phrases))
+        emphasis = dict.fromkeys(spellings(given.phrases), options.phrase_gain) | dict(options.emphasis or {})
         for attempt in range(options.restarts + 1):
-            drawn = seed + attempt * _FAR
+            drawn = given.seed + attempt * _FAR
             self.model, tokenizer = self.load(corpus, drawn)
-            drawer = DocumentDrawer(tokenizer, tasks, view, image_tokens, cases, shares, options.omitted)
+            shown = view, given.image_tokens
+            drawer = DocumentDrawer(tokenizer, tasks, *shown, cases, given.shares, options.omitted)
             weights = _token_weights(tokenizer, self.model.config.vocab_size, emphasis)
             asked = 0 if attempt == options.restarts else min(options.validation_questions, _CHECKED)
-            if _train(self.model, drawer, weights, options, drawn, log, validation, asked):
+            if _train(self.model, drawer, weights, options, drawn, given, asked):
                 break
         most, at_once = options.validation_questions, options.documents_per_step
-        figures = _figures(self.model, drawer, validation, most, at_once)
-        self.model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        figures = _figures(self.model, drawer, given.validation, most, at_once)
+        self.model.save_pretrained(given.folder)
+        tokenizer.save_pretrained(given.folder)
         result = {"steps": options.steps, "restarts": attempt, **figures}
-        (folder / "fit.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
+        (given.folder / "fit.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
 
 
 def _train(
-    model: Any,
-    drawer: DocumentDrawer,
-    weights: Tensor,
-    plan: TextFit,
-    seed: int,
-    log: FitLog,
-    validation: Sequence[Case],
-    asked: int,
+    model: Any, drawer: DocumentDrawer, weights: Tensor, plan: TextFit, seed: int, given: FitData, asked: int
 ) -> bool:
     """Train the model in place; return False if it was given up half way, `asked` questions unread."""
     rng = random.Random(f"text-fit/{seed}")
@@ -179,7 +159,7 @@ def _train(
     for step in range(plan.steps):
         if asked and step == plan.steps // 2:
             model.eval()
-            figures = _figures(model, drawer, validation, asked, plan.documents_per_step)
+            figures = _figures(model, drawer, given.validation, asked, plan.documents_per_step)
             model.train()
             rates = [value for name, value in figures.items() if name.endswith("_text_accuracy")]
             if rates and max(rates) < 0.5:  # of the task that is read best
@@ -201,7 +181,7 @@ def _train(
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         figures = {"loss": loss.item(), "gradient_norm": norm.item(), "learning_rate": rate}
-        log({"step": step + 1, **figures, **clock.lap()})
+        given.log({"step": step + 1, **figures, **clock.lap()})
     model.eval()
     return True
 
